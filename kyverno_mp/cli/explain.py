@@ -21,20 +21,21 @@ from kyverno_mp.cli.lint.foreign import (
     is_template,
 )
 from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
-from kyverno_mp.cli.sources.folders import files_below, say_empty
-from kyverno_mp.cli.sources.policies import (
+from kyverno_mp.cli.sources.compiled import (
     Compiled,
-    PolicySet,
     compile_admission,
     compile_all,
-    load_exceptions,
-    load_policies,
+    compile_cel,
 )
+from kyverno_mp.cli.sources.exceptions import load_exceptions
+from kyverno_mp.cli.sources.folders import files_below, say_empty
+from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ResourceRuleIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
 from kyverno_mp.leader.servable import UNSUPPORTED
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
@@ -146,6 +147,43 @@ def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
     }
 
 
+def describe_validating(ir: ValidatingPolicyIR) -> dict[str, Json]:
+    """Return a policy in CEL in the same shape, each autogen copy as one rule."""
+    return {
+        "policy": ir.policy.key,
+        "kind": ir.policy.kind,
+        "failurePolicy": ir.policy.failure_policy,
+        "background": ir.policy.background,
+        "admission": ir.policy.admission,
+        "rules": [_copy(ir, body) for body in ir.bodies],
+    }
+
+
+def _copy(ir: ValidatingPolicyIR, body: ValidatingBodyIR) -> dict[str, Json]:
+    rules = body.constraints.rules if body.constraints is not None else ()
+    parts = [
+        (len(body.validations), "validations"),
+        (len(body.conditions), "matchConditions"),
+        (len(body.variables), "variables"),
+        (len(body.annotations), "auditAnnotations"),
+    ]
+    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
+    return {
+        "name": f"autogen-{body.copy}" if body.copy else ir.policy.name,
+        "body": ", ".join(f"{count} {name}" for count, name in parts if count),
+        "autogen": bool(body.copy),
+        "kinds": ["any JSON"] if ir.is_json else _resources(rules),
+        "operations": _each(one.operations for one in rules),
+        "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
+        "action": ", ".join(ir.actions),
+        "overrides": False,
+        "context": [],
+        "effects": effects,
+        "exceptions": [exception.key for exception in ir.exceptions],
+        "notEvaluated": "",
+    }
+
+
 def _resources(rules: Sequence[ResourceRuleIR]) -> list[str]:
     """Return ``group/version/resource`` of all rules, shortened as kinds are."""
     return _each(
@@ -204,11 +242,13 @@ def called(
         found = load_policies(_files(paths))
     except OSError as error:
         raise CommandFailed(read_error(error, error.filename or "")) from error
-    compiled = compile_all(
-        found.documents, [*found.exceptions, *load_exceptions(exceptions)]
-    )
+    loaded = load_exceptions(exceptions)
+    compiled = compile_all(found.documents, [*found.exceptions, *loaded.of_rules])
+    of_cel = [*found.cel_exceptions, *loaded.of_cel]
     policies = [describe(policy) for policy in compiled.policies]
     policies += [describe_admission(one) for one in compile_admission(found)]
+    cel = compile_cel(found, of_cel, compiled)
+    policies += [describe_validating(one) for one in cel]
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     refused += [f"not evaluated by this version: {name}" for name in found.unsupported]

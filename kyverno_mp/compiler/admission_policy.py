@@ -68,7 +68,7 @@ def compile_admission_policy(
         validations = build_validations(spec.validations, "", environment, environment)
     return AdmissionPolicyIR(
         policy=_policy(document),
-        constraints=_constraints(spec.match_constraints),
+        constraints=build_constraints(spec.match_constraints),
         conditions=compile_conditions(spec.match_conditions, environment),
         variables=variables,
         validations=validations,
@@ -104,7 +104,7 @@ def _is_bound(document: AdmissionPolicy, binding: AdmissionBinding) -> bool:
 def _binding(binding: AdmissionBinding) -> BindingIR:
     return BindingIR(
         name=binding.metadata.name,
-        constraints=_constraints(binding.spec.match_resources),
+        constraints=build_constraints(binding.spec.match_resources),
         params=_params(binding.spec.param_ref),
     )
 
@@ -120,7 +120,8 @@ def _params(ref: ParamRef | None) -> ParamRefIR | None:
     )
 
 
-def _constraints(given: MatchResources | None) -> ConstraintsIR | None:
+def build_constraints(given: MatchResources | None) -> ConstraintsIR | None:
+    """Convert matchConstraints or matchResources."""
     if given is None:
         return None
     return ConstraintsIR(

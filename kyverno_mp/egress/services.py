@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed, target_of
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, KubeUnavailable
+from kyverno_mp.expr.cel.outside import HttpRequest
 from kyverno_mp.kube.connection import Connection
 from kyverno_mp.kube.translate import cut
 from kyverno_mp.limits import SERVICE_ADDRESSES_MAX, SERVICE_ANSWER_BYTES_MAX
@@ -42,6 +43,12 @@ class ServiceRules:
     answer_bytes_max: int = SERVICE_ANSWER_BYTES_MAX
     timeout_s: float = _TIMEOUT_S
     token_file: str = ""
+
+
+class _Answer(NamedTuple):
+    status: int
+    reason: str
+    body: bytes
 
 
 class Services:
@@ -66,6 +73,32 @@ class Services:
             raise ExpressionFailed(
                 "reach.denied", "namespaced policies may not call services"
             )
+        body = None if request.body is None else msgspec.json.encode(request.body)
+        answer = self._asked(request, body, deadline_ns)
+        if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
+            excerpt = cut(answer.body.decode("utf-8", "replace"))
+            raise ExpressionFailed(
+                "context.apicall", f"HTTP {answer.status} {answer.reason}: {excerpt}"
+            )
+        return answer.body
+
+    def exchange(self, request: HttpRequest, deadline_ns: int) -> tuple[int, bytes]:
+        """Return status and body of any answer: the port of CEL's ``http``.
+
+        ``deadline_ns`` 0: only the timeout of services. Raises: as ``call``.
+        """
+        asked = ApiRequest(
+            method=request.method,
+            url=request.url,
+            headers=tuple(request.headers.items()),
+            ca_bundle=request.ca_bundle,
+        )
+        answer = self._asked(asked, request.body, deadline_ns)
+        return answer.status, answer.body
+
+    def _asked(
+        self, request: ApiRequest, body: bytes | None, deadline_ns: int
+    ) -> "_Answer":
         target = target_of(request.url)
         try:
             found = self._resolve(target.host)
@@ -73,6 +106,7 @@ class Services:
             raise ExpressionFailed("reach.dns", error.message) from error
         addresses = allowed(target, found, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
         own_ns = time.monotonic_ns() + int(self._rules.timeout_s * 1e9)
+        deadline_ns = deadline_ns or own_ns + 1
         connection = Connection(
             target.host,
             target.port,
@@ -81,7 +115,10 @@ class Services:
         )
         connection.limit(min(deadline_ns, own_ns))
         try:
-            return self._exchange(connection, target, request)
+            headers = dict(self._headers(target, request))
+            connection.request(request.method, target.path, body, headers)
+            answer = connection.getresponse()
+            return _Answer(answer.status, answer.reason, self._read(answer))
         except TimeoutError as error:
             text = f"{target.host} did not answer in time"
             if own_ns < deadline_ns:
@@ -96,22 +133,6 @@ class Services:
             ) from error
         finally:
             connection.abandon()
-
-    def _exchange(
-        self, connection: Connection, target: Target, request: ApiRequest
-    ) -> bytes:
-        body = None if request.body is None else msgspec.json.encode(request.body)
-        connection.request(
-            request.method, target.path, body, dict(self._headers(target, request))
-        )
-        answer = connection.getresponse()
-        text = self._read(answer)
-        if not 200 <= answer.status < 300:  # noqa: PLR2004 - the range of success
-            excerpt = cut(text.decode("utf-8", "replace"))
-            raise ExpressionFailed(
-                "context.apicall", f"HTTP {answer.status} {answer.reason}: {excerpt}"
-            )
-        return text
 
     def _headers(self, target: Target, request: ApiRequest) -> Mapping[str, str]:
         headers = {

@@ -10,10 +10,7 @@ kinds).
 from collections.abc import Mapping
 from typing import Final, Literal
 
-import msgspec
-
-from kyverno_mp.limits import JSON_DEPTH_MAX
-from kyverno_mp.policy.decode import is_too_deep, where_of
+from kyverno_mp.policy.decode import converted
 from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression, ObjectMeta
 from kyverno_mp.policy.fields.record import FailurePolicy, Fields
 from kyverno_mp.policy.fields.validation import (
@@ -22,8 +19,6 @@ from kyverno_mp.policy.fields.validation import (
     ParamKind,
     ParamRef,
 )
-from kyverno_mp.policy.problems import DocumentInvalid, Problem
-from kyverno_mp.policy.shape import Walk, shape_of
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -169,22 +164,4 @@ def decode_admission_policy(
 
     Raises: DocumentInvalid with all structural problems.
     """
-    where = where_of(raw, file)
-    if is_too_deep(raw):
-        reason = f"nested deeper than {JSON_DEPTH_MAX} levels"
-        raise DocumentInvalid([Problem("policy.too_deep", "", "", reason)], where)
-    record = _KINDS[raw["kind"]][0]
-    walk = Walk(lambda _path: "", {})
-    cleaned = shape_of(record).walk(raw, "", walk)
-    if walk.problems:
-        raise DocumentInvalid(walk.problems, where)
-    try:
-        document = msgspec.convert(cleaned, record)
-    except msgspec.ValidationError as error:
-        problem = Problem("policy.wrong_type", "", "", str(error))
-        raise DocumentInvalid([problem], where) from error
-    if not document.metadata.name:
-        reason = "Required value: name is required"
-        problem = Problem("policy.required", "metadata.name", "", reason)
-        raise DocumentInvalid([problem], where)
-    return document
+    return converted(raw, _KINDS[raw["kind"]][0], file=file)

@@ -9,7 +9,7 @@ Source: docs/behaviour/controllers 1.1 to 1.5; docs/behaviour/cli 4 (accepted ki
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -21,6 +21,7 @@ from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.fields.image_verification import ImageVerification
 from kyverno_mp.policy.fields.match import EmptyMatch, MatchResources
+from kyverno_mp.policy.fields.record import Fields
 from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.policy.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.problems import DocumentInvalid, Problem, rule_name
@@ -78,6 +79,9 @@ class Decoded:
 
     document: Document | None
     problems: tuple[Problem, ...]
+
+
+_Record = TypeVar("_Record", bound=Fields)
 
 
 def prepare() -> None:
@@ -221,6 +225,31 @@ def is_too_deep(raw: Json) -> bool:
             return False
         level = below
     return True
+
+
+def converted(raw: dict[str, Json], record: type[_Record], *, file: str) -> _Record:
+    """Convert a document of one known kind and version.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    where = where_of(raw, file)
+    if is_too_deep(raw):
+        reason = f"nested deeper than {JSON_DEPTH_MAX} levels"
+        raise DocumentInvalid([Problem("policy.too_deep", "", "", reason)], where)
+    walk = Walk(lambda _path: "", {})
+    cleaned = shape_of(record).walk(raw, "", walk)
+    if walk.problems:
+        raise DocumentInvalid(walk.problems, where)
+    try:
+        document = msgspec.convert(cleaned, record)
+    except msgspec.ValidationError as error:
+        problem = Problem("policy.wrong_type", "", "", str(error))
+        raise DocumentInvalid([problem], where) from error
+    if not cleaned["metadata"].get("name"):
+        reason = "Required value: name is required"
+        problem = Problem("policy.required", "metadata.name", "", reason)
+        raise DocumentInvalid([problem], where)
+    return document
 
 
 def where_of(raw: Json, file: str) -> Where:

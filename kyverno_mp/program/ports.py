@@ -9,12 +9,21 @@ Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import contains_wildcard
+
+if TYPE_CHECKING:
+    # PERF: start of the command line: CEL is loaded only by runs with such policies.
+    from kyverno_mp.expr.cel.outside import (
+        GlobalPort,
+        HttpPort,
+        ImagePort,
+        ResourcePort,
+    )
 
 
 class ConfigMaps(Protocol):
@@ -166,6 +175,16 @@ _DEFAULT_SETTINGS = RuleSettings()
 
 
 @dataclass(frozen=True, slots=True)
+class CelPorts:
+    """The ports of policies in CEL; an expression that uses an absent one fails."""
+
+    resources: "ResourcePort | None" = None
+    references: "GlobalPort | None" = None
+    images: "ImagePort | None" = None
+    services: "HttpPort | None" = None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterData:
     """All ports together.
 
@@ -182,6 +201,7 @@ class ClusterData:
     objects: Objects | None = None
     scopes: KindScopes | None = None
     authority: Authority | None = None
+    cel: CelPorts = CelPorts()
     random_bytes: Callable[[int], bytes] | None = None
     """Source of randomness for JMESPath's ``random``."""
     resolve_host: Callable[[str], list[str]] | None = None

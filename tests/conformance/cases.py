@@ -16,13 +16,12 @@ from tests.conformance.place import PRESENT, ROOT
 
 # tag prefix -> the capability it needs; the first that fits names the case's gap.
 MISSING = (
-    ("kind:ValidatingPolicy", "CEL kinds"),
-    ("kind:NamespacedValidatingPolicy", "CEL kinds"),
     ("kind:MutatingPolicy", "CEL kinds"),
     ("kind:GeneratingPolicy", "CEL kinds"),
     ("kind:DeletingPolicy", "CEL kinds"),
     ("kind:ImageValidatingPolicy", "CEL kinds"),
-    ("evaluation:", "CEL kinds"),
+    ("evaluation:Envoy", "CEL kinds"),
+    ("evaluation:HTTP", "CEL kinds"),
     ("rule:verifyImages", "verifyImages"),
     ("rule:validate.manifests", "validate.manifests"),
 )

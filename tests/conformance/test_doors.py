@@ -12,7 +12,9 @@ import pytest
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.sources.policies import compile_all, load_exceptions, load_policies
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.exceptions import load_exceptions
+from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.cli.testing.files import read_tests
@@ -70,7 +72,7 @@ def _results(
 def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
     for test in read_tests(case.folder / "kyverno-test.yaml"):
         documents = load_policies(test.paths("policies")).documents
-        exceptions = load_exceptions(test.paths("exceptions"))
+        exceptions = load_exceptions(test.paths("exceptions")).of_rules
         compiled = compile_all(documents, exceptions).policies
         values = Values()
         if test.raw.get("variables"):

@@ -80,9 +80,7 @@ class AdmissionPolicies:
             self._link(given)
         self._params = given.params
         self._user = user or UserInfo()
-        self._plurals: Plurals = {
-            (one.group, one.kind): one.plural for one in BUILT_IN
-        } | (given.plurals or {})
+        self._plurals = known_plurals(given.plurals)
 
     def _link(self, given: AdmissionInput) -> None:
         # PERF: loads CEL, which runs without such policies do not need.
@@ -135,30 +133,43 @@ class AdmissionPolicies:
 
     def _asked(self, request: Request) -> Request:
         """Return the request as upstream builds it: always a CREATE by the user."""
-        kind = (request.group, request.kind)
-        plural = self._plurals.get(kind)
+        plural = self._plurals.get((request.group, request.kind))
         if plural is None:
-            text = f"{request.group}/{request.version}, Kind={request.kind}"
-            raise RequestInvalid(
-                "cli.unknown_kind",
-                f"failed to map gvk to gvr {text} (no matches for kind"
-                f' "{request.kind}" in version "{_api_version(request)}")\n',
-            )
-        resource = {
-            "group": request.group,
-            "version": request.version,
-            "resource": plural,
-        }
-        user = self._user
-        return replace(
-            request,
-            operation="CREATE",
-            subresource="",
-            old_object={},
-            username=user.username,
-            groups=user.groups,
-            review_request={"resource": resource, "userInfo": user.raw},
-        )
+            raise unknown_kind(request)
+        return asked_by(self._user, request, plural)
+
+
+def known_plurals(more: Plurals | None) -> Plurals:
+    """Return the resource names of the kinds of every cluster, and of these."""
+    return {(one.group, one.kind): one.plural for one in BUILT_IN} | (more or {})
+
+
+def asked_by(user: UserInfo, request: Request, plural: str) -> Request:
+    """Return the request for policies in CEL: the user creates the object."""
+    resource = {
+        "group": request.group,
+        "version": request.version,
+        "resource": plural,
+    }
+    return replace(
+        request,
+        operation="CREATE",
+        subresource="",
+        old_object={},
+        username=user.username,
+        groups=user.groups,
+        review_request={"resource": resource, "userInfo": user.raw},
+    )
+
+
+def unknown_kind(request: Request) -> RequestInvalid:
+    """Return the error for a kind without a known resource."""
+    text = f"{request.group}/{request.version}, Kind={request.kind}"
+    return RequestInvalid(
+        "cli.unknown_kind",
+        f"failed to map gvk to gvr {text} (no matches for kind"
+        f' "{request.kind}" in version "{_api_version(request)}")\n',
+    )
 
 
 def _api_version(request: Request) -> str:

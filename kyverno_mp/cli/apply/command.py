@@ -16,6 +16,7 @@ from typing import Final
 import click
 
 from kyverno_mp.cli.apply.admission_policies import AdmissionInput, load_plurals
+from kyverno_mp.cli.apply.cel_policies import CelInput, Payload
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
@@ -37,24 +38,26 @@ from kyverno_mp.cli.apply.wire import Wire
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.sources.compiled import (
+    Compiled,
+    compile_admission,
+    compile_all,
+    compile_cel,
+)
+from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.git import GitAccess
 from kyverno_mp.cli.sources.payloads import (
+    ContextFile,
     load_check_request,
     load_context,
     load_payload,
 )
-from kyverno_mp.cli.sources.policies import (
-    Compiled,
-    PolicySet,
-    compile_admission,
-    compile_all,
-    load_exceptions,
-    load_policies,
-)
+from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import Place, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
 from kyverno_mp.errors import Error, PolicyInvalid
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
@@ -76,7 +79,7 @@ def run(options: Options) -> int:
     git = GitAccess(options.git_branch, options.username, options.password)
     policies = load_policies(options.policies, git)
     _print_failed_paths(policies)
-    _read_for_cel(options)
+    _read_for_proxies(options)
     with _scene(options, policies) as scene:
         _say_nothing_given(options, policies, scene)
         return _run_in(scene, options, policies, values, user)
@@ -90,7 +93,8 @@ def _run_in(
     user: UserInfo | None,
 ) -> int:
     exceptions = _exceptions(options, policies, scene.given)
-    compiled = compile_all(policies.documents, exceptions, policies.cleanups)
+    compiled = compile_all(policies.documents, exceptions.of_rules, policies.cleanups)
+    cel = compile_cel(policies, exceptions.of_cel, compiled)
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, scene.given, exceptions)
     evaluator = Evaluator(
@@ -106,11 +110,13 @@ def _run_in(
             scene.plurals,
             in_cluster=options.cluster,
         ),
+        cel=CelInput(cel, scene.plurals),
         with_messages=needs_messages(options),
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     placed = []
-    rounds = _evaluate(evaluator, compiled, scene.given, options)
+    known = [one.policy for one in compiled.policies] + [one.policy for one in cel]
+    rounds = _evaluate(evaluator, compiled, known, scene.given, options)
     for position, responses in enumerate(rounds):
         counts.errors += responses is None
         place = scene.given.place(position)
@@ -142,16 +148,21 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
     load = partial(load_resources, quiet=options.is_quiet, unread=unread)
     objects = load(options.resources, places=places)
     for path in options.payloads:
-        # KYVERNO: policies that are not in CEL see an empty object
-        # (docs/behaviour/cli 8).
-        objects.append({})
+        objects.append(Payload(load_payload(Path(path))))
         places.append(Place(path, 0, -1, 1))
     targets = load(options.target_resources)
+    plurals = load_plurals(options.crd_path)
     yield Scene(
         Loaded(objects, places),
-        load_cluster_data((), registry=options.registry, targets=targets),
+        load_cluster_data(
+            (),
+            registry=options.registry,
+            targets=targets,
+            context=_context(options),
+            plurals=plurals,
+        ),
         load(options.parameter_resources),
-        load_plurals(options.crd_path),
+        plurals,
         unread=unread,
     )
 
@@ -160,19 +171,20 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
     """KYVERNO: nothing to do is a success; a wrong path must not look like a pass."""
     loaded = (policies.documents, policies.cleanups, policies.admission)
     lost = (policies.failed_paths, policies.unsupported)
-    if not any((*loaded, *lost)):
+    if not any((*loaded, policies.validating, *lost)):
         click.echo(f"no policies in {', '.join(options.policies)}", err=True)
     if not len(scene.given) and not (scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
         click.echo(f"no objects in {places}", err=True)
 
 
-def _read_for_cel(options: Options) -> None:
-    """Read the input of policies in CEL; this version runs none of them."""
-    if options.context_file:
-        load_context(Path(options.context_file))
-    for path in options.payloads:
-        load_payload(Path(path))
+def _context(options: Options) -> ContextFile | None:
+    path = options.context_file
+    return load_context(Path(path)) if path else None
+
+
+def _read_for_proxies(options: Options) -> None:
+    """Read the input of policies for proxies; this version runs none of them."""
     for path in (*options.http_payloads, *options.envoy_payloads):
         load_check_request(Path(path))
 
@@ -218,9 +230,7 @@ def _print_failed_paths(policies: PolicySet) -> None:
                 click.echo(f"{place}: not evaluated: {lacking}", err=True)
 
 
-def _exceptions(
-    options: Options, policies: PolicySet, given: Given
-) -> list[PolicyException]:
+def _exceptions(options: Options, policies: PolicySet, given: Given) -> Exceptions:
     if options.exceptions_with_resources:
         found = []
         for raw in all_objects(given):
@@ -230,24 +240,27 @@ def _exceptions(
                 decoded = decode(raw)
                 assert isinstance(decoded, PolicyException)
                 found.append(decoded)
-        return found
-    found = load_exceptions(options.exceptions)
+        # KYVERNO: those from policies in CEL are not taken (docs/behaviour/cli 12).
+        return Exceptions(found, [])
+    loaded = load_exceptions(options.exceptions)
     if options.exceptions_within_policies:
-        found.extend(policies.exceptions)
-    return found
+        loaded.of_rules.extend(policies.exceptions)
+        loaded.of_cel.extend(policies.cel_exceptions)
+    return loaded
 
 
 def _banner(
     policies: PolicySet,
     compiled: Compiled,
     given: Given,
-    exceptions: list[PolicyException],
+    exceptions: Exceptions,
 ) -> None:
     rules = sum(len(policy.rules) for policy in compiled.policies)
     rules += compiled.invalid_rules  # KYVERNO: they are refused later (behaviour/cli 3)
     rules += len(policies.unsupported) + len(compiled.cleanups)
-    rules += len(policies.admission)
-    tail = f" with {len(exceptions)} exception(s)" if exceptions else ""
+    rules += len(policies.admission) + len(policies.validating)
+    count = exceptions.count
+    tail = f" with {count} exception(s)" if count else ""
     click.echo(
         f"\nApplying {rules} policy rule(s) to {len(given)} resource(s){tail}..."
     )
@@ -256,13 +269,13 @@ def _banner(
 def _evaluate(
     evaluator: Evaluator,
     compiled: Compiled,
+    known: Sequence[PolicyIR],
     given: Given,
     options: Options,
 ) -> Iterator[list[Response] | None]:
     """Yield the responses of each object, None if it could not be evaluated."""
     rules = sum(len(policy.rules) for policy in compiled.policies)
     jobs = _jobs(options, len(given) * rules)
-    known = [policy.policy for policy in compiled.policies]
     # PERF: results of a whole cluster are kept, its objects are not.
     is_elsewhere = not isinstance(given, Loaded)
     wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])

@@ -7,6 +7,7 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
 from dataclasses import dataclass
 
 from kyverno_mp.cli.apply.admission_policies import VALIDATING
+from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.program import result
 
@@ -25,15 +26,18 @@ class Counts:
         """Count the results of one response."""
         self.passed += len(response.passed)
         self.skipped += len(response.skipped)
-        # KYVERNO: scored and --audit-warn do not count here, nor do skips
+        # KYVERNO: scored and --audit-warn do not count for policies in CEL, nor do
+        # skips of the API server's
         # (docs/behaviour/cli 9).
-        is_plain = response.policy.kind == VALIDATING
+        counts_skips = response.policy.kind in VALIDATING_POLICIES
+        is_plain = counts_skips or response.policy.kind == VALIDATING
         for rule in response.results:
             if rule.status == result.PASS:
                 self.passed += 1
             elif is_plain:
                 self.failed += rule.status == result.FAIL
                 self.errors += rule.status == result.ERROR
+                self.skipped += rule.status == result.SKIP and counts_skips
             elif rule.status == result.FAIL:
                 if not response.policy.scored or (
                     audit_warn and response.action == "Audit"

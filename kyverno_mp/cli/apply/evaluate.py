@@ -10,7 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kyverno_mp.cli.apply.admission_policies import AdmissionInput, AdmissionPolicies
+from kyverno_mp.cli.apply.admission_policies import (
+    AdmissionInput,
+    AdmissionPolicies,
+    Verdict,
+)
+from kyverno_mp.cli.apply.cel_policies import CelInput, CelPolicies, Payload
 from kyverno_mp.cli.apply.fast_validate import batch_of
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
@@ -61,6 +66,11 @@ def resource_path(resource: dict[str, Json]) -> str:
     """Return ``<namespace>/<Kind>/<name>``."""
     namespace = metadata_text(resource, "namespace")
     return f"{namespace}/{resource.get('kind', '')}/{metadata_text(resource, 'name')}"
+
+
+def _response(verdict: Verdict, resource: dict[str, Json]) -> Response:
+    results = [] if verdict.result is None else [verdict.result]
+    return Response(verdict.policy, resource, results)
 
 
 def _has(policies: Sequence[CompiledPolicy], rule_type: str) -> bool:
@@ -114,6 +124,7 @@ class Evaluator:
         sources: "CloneSources | None" = None,
         cleanups: Sequence[CleanupIR] = (),
         admission: AdmissionInput | None = None,
+        cel: CelInput | None = None,
         with_messages: bool = True,
     ) -> None:
         self._generations: Generations | None = None
@@ -132,6 +143,7 @@ class Evaluator:
             or not any(r.rule_type in _OTHER_STAGES for r in policy.rules)
         ]
         self._admission = AdmissionPolicies(admission or AdmissionInput(), user)
+        self._cel = CelPolicies(cel or CelInput(), values, user, cluster_data.cel)
         self._values = values
         self._user = user
         self._engine = Engine(cluster_data, clock)
@@ -143,6 +155,10 @@ class Evaluator:
 
         Returns one response per policy and stage, in the order of the policies.
         """
+        if isinstance(resource, Payload):
+            # KYVERNO: only policies in CEL see it; the others see an empty object
+            # (docs/behaviour/cli 8).
+            return [*self.apply({}), *self._validate_payload(resource)]
         name = metadata_text(resource, "name")
         given = resource
         responses = []
@@ -162,10 +178,21 @@ class Evaluator:
         for response in self._mutate_admission(resource):
             responses.append(response)
             resource = response.patched or {}
+        if resource and self._cel.validates:
+            context = self._engine.open(self._request(resource, {}))
+            found = self._cel.validate(context.request, context.runtime)
+            responses.extend(_response(verdict, resource) for verdict in found)
         responses.extend(self._evaluate_admission(resource))
         responses.extend(self._generate(resource, name))
         responses.extend(self._clean_up(given))
         return responses
+
+    def _validate_payload(self, payload: Payload) -> Iterator[Response]:
+        """Yield the responses of policies for any JSON."""
+        if self._cel.validates:
+            runtime = self._engine.open(Request()).runtime
+            for verdict in self._cel.validate_payload(payload, runtime):
+                yield _response(verdict, payload)
 
     def forget(self) -> None:
         """Forget verdicts of equal objects: the next evaluation is a full one."""
@@ -217,8 +244,7 @@ class Evaluator:
         if self._admission.validates:
             context = self._engine.open(self._request(resource, {}))
             for verdict in self._admission.validate(context.request, context.runtime):
-                results = [] if verdict.result is None else [verdict.result]
-                yield Response(verdict.policy, resource, results)
+                yield _response(verdict, resource)
 
     def _generate(self, resource: dict[str, Json], name: str) -> Iterator[Response]:
         """Yield responses and objects of generate rules, after all other rules."""

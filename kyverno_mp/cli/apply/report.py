@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
+from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.program import result
@@ -87,14 +88,15 @@ def _results(
     policy = response.policy
     for rule in response.results:
         row: dict[str, Json] = {
-            "source": policy.kind if policy.kind in ADMISSION_KINDS else "kyverno",
+            "source": _source(policy.kind),
             "policy": policy.written_key,
-            "rule": rule.rule,
             "timestamp": {"seconds": int(now.timestamp()), "nanos": 0},
             "result": report_word(response, rule, audit_warn=audit_warn),
             "resources": [_reference(response.resource)],
             "properties": _properties(response, rule),
         }
+        if rule.rule:
+            row["rule"] = rule.rule
         message = _message(rule)
         if message:
             row["message"] = message
@@ -105,6 +107,12 @@ def _results(
         if policy.severity:
             row["severity"] = policy.severity
         yield row
+
+
+def _source(kind: str) -> str:
+    if kind in VALIDATING_POLICIES:
+        return "KyvernoValidatingPolicy"
+    return kind if kind in ADMISSION_KINDS else "kyverno"
 
 
 def _reference(resource: dict[str, Json]) -> dict[str, Json]:

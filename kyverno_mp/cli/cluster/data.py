@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from kyverno_mp.cli.apply.admission_policies import Plurals
+from kyverno_mp.cli.cluster.given_cel import context_ports, simulated_ports
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.payloads import ContextFile
 from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
 from kyverno_mp.cli.sources.strict import objects_of, read_fields
 from kyverno_mp.egress.hosts import resolve_host
@@ -155,26 +158,39 @@ def _is_asked(raw: Json, asked: ObjectQuery) -> bool:
     )
 
 
-def load_cluster_data(
+def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
     paths: Sequence[str],
     *,
     folder: Path = _HERE,
     registry: bool = False,
     targets: Sequence[Json] = (),
+    resources: Sequence[Json] = (),
+    context: ContextFile | None = None,
+    plurals: Plurals | None = None,
 ) -> ClusterData:
     """Return cluster data from ClusterResource files and mutate-existing targets.
 
     Without either there is no client, so rules with targets fail with that message.
+    ``resources``: the objects of the run, which a simulated cluster has, too;
+    ``context``: what policies in CEL see without one; ``plurals``: of more kinds.
     """
     objects: list[Json] = []
-    plurals: dict[str, str] = {}
+    defined: Plurals = {}
     for path in paths:
-        _add_cluster(Path(path), folder, objects, plurals)
-    known = GivenObjects(objects, plurals) if paths else None
+        _add_cluster(Path(path), folder, objects, defined)
+    by_kind = {kind: plural for (_, kind), plural in defined.items()}
+    known = GivenObjects(objects, by_kind) if paths else None
+    images = registry_images() if registry else None
+    if paths:
+        everything = [*resources, *targets, *objects]
+        cel = simulated_ports(everything, (plurals or {}) | defined, images)
+    else:
+        cel = context_ports(context, plurals)
     return ClusterData(
+        cel=cel,
         config_maps=known,
         api_calls=known,
-        images=registry_images() if registry else None,
+        images=images,
         objects=(
             GivenTargets([*objects, *targets], is_cluster=bool(paths))
             if paths or targets
@@ -186,7 +202,7 @@ def load_cluster_data(
 
 
 def _add_cluster(
-    path: Path, folder: Path, objects: list[Json], plurals: dict[str, str]
+    path: Path, folder: Path, objects: list[Json], plurals: Plurals
 ) -> None:
     """Add the cluster data of a file; raises CommandFailed.
 
@@ -210,7 +226,8 @@ def _add_cluster(
             text = f"error: failed to load CRDs from path {file}: {error.message}"
             raise CommandFailed(text) from error
         names = declared.get("names") or {}
-        plurals[names.get("kind", "")] = names.get("plural", "")
+        key = (declared.get("group", ""), names.get("kind", ""))
+        plurals[key] = names.get("plural", "")
 
 
 def registry_images() -> Images:

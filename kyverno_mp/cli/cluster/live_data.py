@@ -12,18 +12,27 @@ from collections.abc import Mapping
 from typing import Final
 
 from kyverno_mp.cli.cluster.access import USER_AGENT, Cluster
+from kyverno_mp.cli.cluster.given_cel import RegistryMetadata
 from kyverno_mp.cli.cluster.resources import objects_of
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.egress.services import ServiceRules, Services
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
+from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectQuery
+from kyverno_mp.program.ports import (
+    ApiRequest,
+    CelPorts,
+    ClusterData,
+    Images,
+    ObjectQuery,
+)
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import KindSelector
@@ -52,8 +61,18 @@ class ClusterPorts:
             defaults.http_blocklist,
             for_namespaced=defaults.http_in_namespaced_policies,
         )
-        self._services = Services(ServiceRules(urls=rules), resolve_host, USER_AGENT)
+        self.services = Services(ServiceRules(urls=rules), resolve_host, USER_AGENT)
         self._labels: dict[str, dict[str, str]] = {}
+
+    @property
+    def client(self) -> Client:
+        """The connections of this process."""
+        return self._cluster.client
+
+    def plural_of(self, api_version: str, kind: str) -> str:
+        """Return the plural name of a kind, "" for an unknown one."""
+        found = self._directory.of_kind(api_version, kind)
+        return "" if found is None else found.plural
 
     def config_map(self, namespace: str, name: str) -> Json:
         """Return the ConfigMap. Raises: ExpressionFailed."""
@@ -64,7 +83,7 @@ class ClusterPorts:
         """Answer a call. Raises: ExpressionFailed, DeadlinePassed."""
         # Runs of the command line have no deadline.
         deadline_ns = deadline_ns or time.monotonic_ns() + _CALL_NS
-        calls = LiveCalls(self._cluster.client, self._services)
+        calls = LiveCalls(self._cluster.client, self.services)
         return calls.call(request, deadline_ns)
 
     def labels(self, namespace: str) -> Mapping[str, str]:
@@ -127,6 +146,11 @@ def live_cluster_data(ports: ClusterPorts, images: Images | None) -> ClusterData
         namespaces=ports,
         objects=ports,
         images=images,
+        cel=CelPorts(
+            resources=LiveResources(lambda: ports.client, ports.plural_of),
+            images=None if images is None else RegistryMetadata(images),
+            services=ports.services,
+        ),
         random_bytes=os.urandom,
         resolve_host=resolve_host,
     )

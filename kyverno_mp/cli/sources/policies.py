@@ -14,19 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from msgspec.structs import replace as replaced
-
-from kyverno_mp.cli.errors import CommandFailed, NotEvaluated, read_error
+from kyverno_mp.cli.errors import read_error
 from kyverno_mp.cli.output.progress import Advance, progress
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
-from kyverno_mp.compiler.autogen import expand
-from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.expression_faults import condition_faults
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
-from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
-from kyverno_mp.ir.cleanup import CleanupIR
-from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.policy.admission_policy import (
     AdmissionBinding,
     AdmissionPolicy,
@@ -35,19 +27,25 @@ from kyverno_mp.policy.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
-from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode, where_of
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.free_form import GO_MISFIT, go_misfits
-from kyverno_mp.policy.json_duplicates import refuse_duplicate_key, with_duplicate_keys
+from kyverno_mp.policy.json_duplicates import with_duplicate_keys
 from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.stored import storage_problems
+from kyverno_mp.policy.validating_policy import (
+    AnyValidatingPolicy,
+    CelPolicyException,
+    decode_validating_policy,
+    is_validating_policy,
+)
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 
+_EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
 _INVALIDATING = frozenset({"policy.unknown_field", "policy.unknown_kind", GO_MISFIT})
@@ -69,6 +67,8 @@ class PolicySet:
     cleanups: list[AnyCleanup] = field(default_factory=list)
     admission: list[AdmissionPolicy] = field(default_factory=list)
     bindings: list[AdmissionBinding] = field(default_factory=list)
+    validating: list[AnyValidatingPolicy] = field(default_factory=list)
+    cel_exceptions: list[CelPolicyException] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
     failed_paths: list[tuple[str, str]] = field(default_factory=list)
@@ -151,6 +151,8 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.cleanups.extend(part.cleanups)
     found.admission.extend(part.admission)
     found.bindings.extend(part.bindings)
+    found.validating.extend(part.validating)
+    found.cel_exceptions.extend(part.cel_exceptions)
     found.unsupported.extend(part.unsupported)
     found.failed_paths.extend(part.failed_paths)
 
@@ -264,6 +266,9 @@ def _add_document(
         return
     if api.startswith(_POLICY_GROUPS):
         _refuse_invalid_cel(raw, file)
+        if is_validating_policy(raw):
+            _add_validating(found, raw, file, is_item=is_item)
+            return
         name = (raw.get("metadata") or {}).get("name", "")
         found.unsupported.append(f"{api} {kind} {name}")
         return
@@ -308,122 +313,19 @@ def _add_admission(found: PolicySet, raw: dict[str, Json], file: str) -> None:
         found.bindings.append(document)
 
 
-def load_exceptions(paths: Sequence[str]) -> list[PolicyException]:
-    """Load exception files; raises CommandFailed naming the file."""
-    found: list[PolicyException] = []
-    for path in paths:
-        try:
-            data = Path(path).read_bytes()
-            for document in with_duplicate_keys(load(data, file=path), data):
-                raw = document.raw
-                refuse_duplicate_key(document)
-                _refuse_cel_exception(raw)
-                policy = decode(raw, file=path)
-                if not isinstance(policy, PolicyException):
-                    api, kind = raw.get("apiVersion", ""), raw.get("kind", "")
-                    raise CommandFailed(
-                        "failed to load exceptions (policy exception type not"
-                        f" supported {api} {kind})"
-                    )
-                found.append(policy)
-        except OSError as error:
-            text = f"failed to load exceptions ({read_error(error, path)})"
-            raise CommandFailed(text) from error
-        except InputError as error:
-            raise CommandFailed(f"failed to load exceptions ({error})") from error
-    return found
-
-
-def _refuse_cel_exception(raw: Json) -> None:
-    """Raise NotEvaluated for an exception from policies in CEL."""
-    if type(raw) is not dict or raw.get("kind") != "PolicyException":
-        return
-    api = str(raw.get("apiVersion", ""))
-    if api.startswith(_POLICY_GROUPS[0]):
-        name = (raw.get("metadata") or {}).get("name", "")
-        raise NotEvaluated(f"not evaluated by this version: {api} {raw['kind']} {name}")
-
-
-@dataclass(slots=True)
-class Compiled:
-    """Policies ready to run, and those refused at compile time."""
-
-    policies: list[CompiledPolicy] = field(default_factory=list)
-    cleanups: list[CleanupIR] = field(default_factory=list)
-    invalid: list[tuple[str, PolicyInvalid]] = field(default_factory=list)
-    """(policy name, all its problems)."""
-    invalid_rules: int = 0
-    """Rules of the policies that were refused; the banner counts them."""
-
-
-def compile_all(
-    documents: Sequence[AnyPolicy],
-    exceptions: Sequence[PolicyException],
-    cleanups: Sequence[AnyCleanup] = (),
-) -> Compiled:
-    """Check and compile every policy separately: an invalid one affects no other."""
-    compiled = Compiled()
-    for document in documents:
-        try:
-            _refuse_problems(document)
-            policy = compile_policy(document, exceptions, document.written_key)
-            compiled.policies.append(_without_generated(policy, document))
-        except PolicyInvalid as error:
-            compiled.invalid.append((document.metadata.name, error))
-            compiled.invalid_rules += len(list(expand(document)))
-    if cleanups:
-        _compile_cleanups(compiled, cleanups)
-    return compiled
-
-
-def _compile_cleanups(compiled: Compiled, cleanups: Sequence[AnyCleanup]) -> None:
-    """KYVERNO: the meaning of clean-up policies is checked at admission only."""
-    from kyverno_mp.compiler.cleanup import compile_cleanup
-
-    for cleanup in cleanups:
-        try:
-            compiled.cleanups.append(compile_cleanup(cleanup))
-        except PolicyInvalid as error:
-            compiled.invalid.append((cleanup.metadata.name, error))
-
-
-def _without_generated(policy: CompiledPolicy, document: AnyPolicy) -> CompiledPolicy:
-    """Remove CEL from the rules of a policy that the API server enforces itself.
-
-    KYVERNO: the status of a file is trusted; such a rule yields no result
-    (docs/behaviour/cli 4). In a cluster such a policy is in no webhook, so only the
-    command line needs this.
-    """
-    status = document.status if type(document.status) is dict else {}
-    generated = status.get("validatingadmissionpolicy") or {}
-    if generated.get("generated") is not True:
-        return policy
-    rules = tuple(
-        replaced(rule, validate=replaced(rule.validate, cel=None))
-        if rule.validate is not None
-        else rule
-        for rule in policy.rules
-    )
-    return replaced(policy, rules=rules)
-
-
-def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
-    """Compile the API server's own policies, each with its bindings."""
-    if not found.admission:
-        return []
-    # PERF: loads CEL.
-    from kyverno_mp.compiler.admission_policy import compile_admission_policy
-
-    return [compile_admission_policy(one, found.bindings) for one in found.admission]
-
-
-def _refuse_problems(document: AnyPolicy) -> None:
-    """Raise DocumentInvalid with all problems of the policy."""
-    # KYVERNO: without a cluster no kind counts as cluster-scoped.
-    computed = expand(document)
-    problems = check(document, rules=computed, cluster_kinds=frozenset()).problems
-    problems += tuple(condition_faults(document))
-    # KYVERNO: a policy without rules is accepted, and does nothing.
-    problems = tuple(one for one in problems if one.code != "policy.no_rules")
-    if problems:
-        raise DocumentInvalid(problems, Where(policy=document.key))
+def _add_validating(
+    found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
+) -> None:
+    """Add a policy in CEL, or an exception from one."""
+    document = decode_validating_policy(raw, file=file)
+    if not is_item:
+        _refuse_unstorable(raw, file)
+    if isinstance(document, CelPolicyException):
+        if not document.api_version.endswith(_EXCEPTION_VERSION):
+            # KYVERNO: docs/behaviour/cli 4; a file of exceptions may have any version.
+            text = f"policy type not supported {document.api_version} {document.kind}"
+            raise PolicyInvalid("policy.kind", text)
+        found.cel_exceptions.append(document)
+    else:
+        found.validating.append(document)
+        found.raw[document.metadata.name] = raw

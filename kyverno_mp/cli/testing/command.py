@@ -15,25 +15,28 @@ from pathlib import Path
 import click
 
 from kyverno_mp.cli.apply.admission_policies import VALIDATING, AdmissionInput
+from kyverno_mp.cli.apply.cel_policies import CelInput, Payload
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.output.table import Row
+from kyverno_mp.cli.sources.compiled import (
+    Compiled,
+    compile_admission,
+    compile_all,
+    compile_cel,
+)
+from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.git import GitAccess, cloned, is_git
 from kyverno_mp.cli.sources.payloads import (
+    ContextFile,
     load_check_request,
     load_context,
     load_payload,
 )
-from kyverno_mp.cli.sources.policies import (
-    PolicySet,
-    compile_admission,
-    compile_all,
-    load_exceptions,
-    load_policies,
-)
+from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import load_resources, parse
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, values_from
@@ -48,6 +51,7 @@ from kyverno_mp.cli.testing.files import (
 from kyverno_mp.cli.testing.jobs import Echo, jobs_for, run_all
 from kyverno_mp.cli.testing.output import render_failures, render_rows
 from kyverno_mp.errors import Error
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.values.jsonvalue import Json
@@ -88,7 +92,7 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
     echo("  Loading resources ...")
     unread: list[str] = []
     resources = _objects(test, "resources", echo, unread)
-    payload = _payloads(test, echo)
+    name, payload = _payloads(test, echo)
     if test.raw.get("clusterResources"):
         echo("Loading Kubernetes resources ...")
     targets = _objects(test, "targetResources", echo, unread)
@@ -97,16 +101,20 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
         folder=test.folder,
         registry=registry,
         targets=targets,
+        resources=resources,
+        context=_context(test),
     )
     echo("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"))
-    if exceptions and any(one.kind == VALIDATING for one in policies.admission):
+    is_validating = any(one.kind == VALIDATING for one in policies.admission)
+    if exceptions.of_rules and is_validating:
         raise CommandFailed(
             "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
         )
-    compiled = compile_all(policies.documents, exceptions)
-    count = len(policies.documents) + len(policies.admission)
-    echo(_applying(count, len(resources), len(exceptions)))
+    compiled = compile_all(policies.documents, exceptions.of_rules)
+    cel = _compiled_cel(policies, exceptions, compiled)
+    count = len(policies.documents) + len(policies.admission) + len(cel)
+    echo(_applying(count, len(resources), exceptions.count))
     evaluator = Evaluator(
         compiled.policies,
         values=values,
@@ -115,14 +123,14 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
         clock=clock(),
         sources=_clone_sources(test, policies),
         admission=_admission(test, policies, echo, unread),
+        cel=CelInput(cel),
     )
     responses: dict[Key, list[Response]] = {}
     for resource in resources:
         responses.setdefault(key_of(resource), []).extend(evaluator.apply(resource))
-    if payload:
-        # KYVERNO: policies that are not in CEL see an empty object
-        # (docs/behaviour/cli 8).
-        responses.setdefault(("", "", "", payload), []).extend(evaluator.apply({}))
+    if payload is not None:
+        key = ("", "", "", name)
+        responses.setdefault(key, []).extend(evaluator.apply(payload))
     echo("  Checking results ...")
     invalid = {name: error.message for name, error in compiled.invalid}
     run = compare(test, responses, invalid)
@@ -150,23 +158,41 @@ def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
                 yield f"{place}: {lacking}"
 
 
-def _payloads(test: TestFile, echo: Echo) -> str:
-    """Read the input of policies in CEL; returns the name of the JSON payload.
+def _compiled_cel(
+    policies: PolicySet, exceptions: Exceptions, compiled: Compiled
+) -> list[ValidatingPolicyIR]:
+    """Compile the policies in CEL.
 
-    No kind of policy that this version evaluates reads any of it.
+    Raises: CommandFailed for one that does not compile; upstream's run ends, too.
     """
-    if test.raw.get("context"):
-        load_context(test.folder / test.raw["context"])
-    payload = str(test.raw.get("jsonPayload", ""))
-    if payload:
+    before = len(compiled.invalid)
+    found = compile_cel(policies, exceptions.of_cel, compiled)
+    for name, error in compiled.invalid[before:]:
+        raise CommandFailed(f"failed to compile policy {name} ({error.message})")
+    return found
+
+
+def _context(test: TestFile) -> ContextFile | None:
+    given = test.raw.get("context")
+    return load_context(test.folder / given) if given else None
+
+
+def _payloads(test: TestFile, echo: Echo) -> tuple[str, Payload | None]:
+    """Return name and content of the JSON payload; check those for proxies.
+
+    No kind of policy that this version evaluates reads those.
+    """
+    name = str(test.raw.get("jsonPayload", ""))
+    payload = None
+    if name:
         echo("  Loading JSON payload ...")
-        load_payload(test.folder / payload)
-    for name, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
-        if test.raw.get(name):
+        payload = Payload(load_payload(test.folder / name))
+    for field, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
+        if test.raw.get(field):
             echo(f"  Loading {words} payloads ...")
-            for path in test.paths(name):
+            for path in test.paths(field):
                 load_check_request(Path(path))
-    return payload
+    return name, payload
 
 
 def _admission(

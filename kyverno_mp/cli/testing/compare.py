@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
+from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.apply.mutated import difference
 from kyverno_mp.cli.apply.report import report_word
@@ -21,6 +22,7 @@ from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
 
+_RULELESS = (*ADMISSION_KINDS, *VALIDATING_POLICIES)
 Key = tuple[str, str, str, str]
 """apiVersion, kind, namespace, name."""
 
@@ -203,7 +205,7 @@ def _compare_key(comparing: _Comparing, key: Key, responses: list[Response]) -> 
         if response.policy.name != expected.policy_name:
             continue
         for rule in response.results:
-            is_ruleless = response.policy.kind in ADMISSION_KINDS
+            is_ruleless = response.policy.kind in _RULELESS
             if expected.rule and not is_ruleless and rule.rule not in names:
                 continue
             if rule.rule_type == result.GENERATION:

@@ -94,6 +94,11 @@ def object_type(name: str) -> Type:
     return Type(name, (), "object")
 
 
+def opaque_type(name: str) -> Type:
+    """Return a type whose values only functions of the library read."""
+    return Type(name, (), "opaque")
+
+
 def parse_type(text: str) -> Type:
     """Parse a type of a signature; one capital letter is a type variable."""
     found, end = _read(text, 0)

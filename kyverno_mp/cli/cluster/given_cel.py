@@ -1,0 +1,204 @@
+"""Simulate for policies in CEL a cluster and registries from given objects.
+
+Room: cli. Takes: a Context file, or the objects of a simulated cluster. Gives: the
+ports of CEL. Next: data.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 12 (fake context); docs/behaviour/cli 6 (Context), 15.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kyverno_mp.cli.apply.admission_policies import Plurals, known_plurals
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.payloads import ContextFile
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.program.matching.subject import metadata_of, metadata_text
+from kyverno_mp.program.ports import CelPorts, Images
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
+
+if TYPE_CHECKING:
+    from kyverno_mp.expr.cel.outside import HttpPort, HttpRequest
+
+_Key = tuple[str, str]
+
+
+class GivenResources:
+    """Objects by apiVersion and plural name; the port of ``resource``.
+
+    ``is_cluster``: as a real cluster answers; otherwise as upstream's context does.
+    """
+
+    def __init__(
+        self, objects: Sequence[Json], plurals: Plurals | None, *, is_cluster: bool
+    ) -> None:
+        self._plurals = known_plurals(plurals)
+        self._is_cluster = is_cluster
+        self._objects: dict[_Key, list[Json]] = {}
+        for raw in objects:
+            api_version = str(raw.get("apiVersion", ""))
+            plural = self._plural_of(api_version, str(raw.get("kind", "")))
+            if plural:
+                self._objects.setdefault((api_version, plural), []).append(raw)
+            elif not is_cluster:
+                kind = raw.get("kind", "")
+                text = f'no matches for kind "{kind}" in version "{api_version}"'
+                raise CommandFailed(text)
+
+    def _plural_of(self, api_version: str, kind: str) -> str:
+        return self._plurals.get((api_version.rpartition("/")[0], kind), "")
+
+    def get(
+        self, api_version: str, plural: str, place: tuple[str, str], _deadline_ns: int
+    ) -> Json | None:
+        """Return the object, None if there is none."""
+        resource = plural.partition("/")[0]
+        # The last of several with one name is found.
+        for raw in reversed(self._objects.get((api_version, resource), [])):
+            if (metadata_text(raw, "namespace"), metadata_text(raw, "name")) == place:
+                return raw
+        return None
+
+    def list(
+        self,
+        api_version: str,
+        plural: str,
+        namespace: str,
+        labels: dict[str, str],
+        _deadline_ns: int,
+    ) -> Json:
+        """Return the objects.
+
+        KYVERNO: a context ignores labels, has no namespace "" for all, and an unknown
+        resource is an error (docs/behaviour/cel 12).
+        """
+        listed = self._objects.get((api_version, plural))
+        if self._is_cluster:
+            found = [
+                raw
+                for raw in listed or ()
+                if namespace in ("", metadata_text(raw, "namespace"))
+                and labels.items() <= labels_of(metadata_of(raw).get("labels")).items()
+            ]
+            kind = {"apiVersion": api_version, "kind": "List", "metadata": {}}
+            return {**kind, "items": found}
+        if listed is None:
+            group = api_version.rpartition("/")[0]
+            name = f"{plural}.{group}" if group else plural
+            raise ExpressionFailed("cli.unknown_resource", f"{name} resource not found")
+        return {
+            "items": [
+                raw for raw in listed if metadata_text(raw, "namespace") == namespace
+            ]
+        }
+
+    def post(
+        self,
+        _api_version: str,
+        plural: str,
+        _namespace: str,
+        _body: Json,
+        _deadline_ns: int,
+    ) -> Json:
+        """Raise ExpressionFailed: a simulated cluster creates nothing."""
+        raise ExpressionFailed("cli.no_cluster", f"{plural}: there is no cluster here")
+
+    def plural(self, api_version: str, kind: str) -> str:
+        """Return the plural name of a kind. Raises: ExpressionFailed."""
+        found = self._plural_of(api_version, kind)
+        if not found:
+            text = f'no matches for kind "{kind}" in version "{api_version}"'
+            raise ExpressionFailed("resource.kind", text)
+        return found
+
+
+class GivenImages:
+    """The image data of a Context file, by the name in the expression."""
+
+    def __init__(self, images: Mapping[str, Json]) -> None:
+        self._images = images
+
+    def metadata(self, image: str, _deadline_ns: int) -> Json:
+        """Return the data. Raises: ExpressionFailed."""
+        found = self._images.get(image)
+        if found is None:
+            text = f"image data for {image} not found in the context"
+            raise ExpressionFailed("cli.image", text)
+        return found
+
+
+class RegistryMetadata:
+    """Image data from registries, with the names that CEL gives its fields."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+
+    def metadata(self, image: str, deadline_ns: int) -> Json:
+        """Return the data. Raises: ExpressionFailed, DependencyError."""
+        found = self._images.image_data(image, deadline_ns)
+        identifier = str(found["identifier"])
+        is_digest = ":" in identifier
+        return {
+            "image": found["image"],
+            "resolvedImage": found["resolvedImage"],
+            "registry": found["registry"],
+            "repository": found["repository"],
+            "tag": "" if is_digest else identifier,
+            "digest": str(found["resolvedImage"]).rpartition("@")[2],
+            "imageIndex": found.get("manifestList"),
+            "manifest": found["manifest"],
+            "config": found["configData"],
+        }
+
+
+class LateServices:
+    """Services by URL, opened at the first call; closed by default, as in the service.
+
+    PERF: importing HTTP and TLS takes 20 ms, which only a policy that calls pays.
+    """
+
+    def __init__(self) -> None:
+        self._services: HttpPort | None = None
+
+    def exchange(self, request: "HttpRequest", deadline_ns: int) -> tuple[int, bytes]:
+        """Return status and body. Raises: ExpressionFailed, DeadlinePassed."""
+        if self._services is None:
+            from kyverno_mp.cli.cluster.access import USER_AGENT
+            from kyverno_mp.egress.addresses import read_rules
+            from kyverno_mp.egress.hosts import resolve_host
+            from kyverno_mp.egress.services import ServiceRules, Services
+            from kyverno_mp.settings.settings import Settings
+
+            defaults = Settings()
+            rules = read_rules(
+                defaults.http_allowlist,
+                defaults.http_blocklist,
+                for_namespaced=defaults.http_in_namespaced_policies,
+            )
+            self._services = Services(
+                ServiceRules(urls=rules), resolve_host, USER_AGENT
+            )
+        return self._services.exchange(request, deadline_ns)
+
+
+def context_ports(
+    context: ContextFile | None, plurals: Plurals | None = None
+) -> CelPorts:
+    """Return the ports of a run without a cluster. Raises: CommandFailed."""
+    given = context or ContextFile((), {})
+    return CelPorts(
+        resources=GivenResources(given.resources, plurals, is_cluster=False),
+        images=GivenImages(given.images),
+        services=LateServices(),
+    )
+
+
+def simulated_ports(
+    objects: Sequence[Json], plurals: Plurals, images: Images | None
+) -> CelPorts:
+    """Return the ports of a run with a simulated cluster."""
+    return CelPorts(
+        resources=GivenResources(objects, plurals, is_cluster=True),
+        images=None if images is None else RegistryMetadata(images),
+        services=LateServices(),
+    )

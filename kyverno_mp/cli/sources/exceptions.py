@@ -1,0 +1,75 @@
+"""Load files of policy exceptions.
+
+Room: cli. Takes: paths of files. Gives: Exceptions. Next: apply, testing, explain.
+May touch: files named by the user. Source: docs/behaviour/cli 12.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.errors import InputError
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.json_duplicates import refuse_duplicate_key, with_duplicate_keys
+from kyverno_mp.policy.load import load
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+    is_validating_policy,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+_GROUP = "policies.kyverno.io/"
+
+
+class Exceptions(NamedTuple):
+    """The exceptions of a run, from rules and from policies in CEL."""
+
+    of_rules: list[PolicyException]
+    of_cel: list[CelPolicyException]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.of_rules) + len(self.of_cel)
+
+
+def load_exceptions(paths: Sequence[str]) -> Exceptions:
+    """Load exception files; raises CommandFailed naming the file."""
+    found = Exceptions([], [])
+    for path in paths:
+        try:
+            data = Path(path).read_bytes()
+            for document in with_duplicate_keys(load(data, file=path), data):
+                raw = document.raw
+                refuse_duplicate_key(document)
+                if is_cel_exception(raw):
+                    exception = decode_validating_policy(raw, file=path)
+                    assert isinstance(exception, CelPolicyException)
+                    found.of_cel.append(exception)
+                    continue
+                policy = decode(raw, file=path)
+                if not isinstance(policy, PolicyException):
+                    api, kind = raw.get("apiVersion", ""), raw.get("kind", "")
+                    raise CommandFailed(
+                        "failed to load exceptions (policy exception type not"
+                        f" supported {api} {kind})"
+                    )
+                found.of_rules.append(policy)
+        except OSError as error:
+            text = f"failed to load exceptions ({read_error(error, path)})"
+            raise CommandFailed(text) from error
+        except InputError as error:
+            raise CommandFailed(f"failed to load exceptions ({error})") from error
+    return found
+
+
+def is_cel_exception(raw: Json) -> bool:
+    """Return whether it is an exception from policies in CEL."""
+    return (
+        is_validating_policy(raw)
+        and raw["kind"] == "PolicyException"
+        and str(raw["apiVersion"]).startswith(_GROUP)
+    )

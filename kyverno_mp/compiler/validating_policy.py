@@ -1,0 +1,263 @@
+"""Compile ValidatingPolicies with their autogen copies and exceptions.
+
+Room: compiler. Takes: decoded documents. Gives: ValidatingPolicyIR. An expression that
+does not compile refuses the whole policy, as upstream does at admission.
+Next: program/validating_policy. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4, 5, 6; Kyverno
+pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.admission_policy import build_constraints
+from kyverno_mp.compiler.autogen_cel import copies_of
+from kyverno_mp.compiler.cel import FIELDS
+from kyverno_mp.compiler.described import describe
+from kyverno_mp.compiler.effects import effects_of
+from kyverno_mp.errors import ExpressionInvalid, Where
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.environment import Environment
+from kyverno_mp.expr.cel.functions import identities
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.program import compile_expression
+from kyverno_mp.expr.cel.types import Type, list_of, object_type, opaque_type
+from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.validating_policy import (
+    CelExceptionIR,
+    ValidatingBodyIR,
+    ValidatingPolicyIR,
+)
+from kyverno_mp.policy.fields.meta import NamedExpression
+from kyverno_mp.policy.fields.validation import CELValidation
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.validating_policy import (
+    JSON_MODE,
+    AnyValidatingPolicy,
+    CelPolicyException,
+    Enabled,
+    ValidatingPolicySpec,
+)
+from kyverno_mp.values.duration import quote_text
+from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+
+_CODE: Final = "policy.expression"
+_REQUEST: Final = "kubernetes.AdmissionRequest"
+_EXCEPTIONS: Final = object_type("libs.Exception")
+_VARIABLES: Final = object_type("kyverno.variables")
+_NAMES: Final[dict[str, Type]] = {
+    "object": types.DYN,
+    "oldObject": types.DYN,
+    "request": object_type(_REQUEST),
+    "namespaceObject": object_type("kubernetes.Namespace"),
+    "exceptions": _EXCEPTIONS,
+    "variables": _VARIABLES,
+    "resource": opaque_type("resource.Context"),
+    "globalContext": opaque_type("globalcontext.Context"),
+    "image": opaque_type("imagedata.Context"),
+    "http": opaque_type("http.Context"),
+    "json": opaque_type("json.Json"),
+    "yaml": opaque_type("yaml.Yaml"),
+}
+_RECORDS: Final[dict[str, dict[str, Type]]] = {
+    **FIELDS,
+    **identities.RECORDS,
+    _REQUEST: {**FIELDS[_REQUEST], "object": types.DYN, "oldObject": types.DYN},
+    _EXCEPTIONS.name: {
+        "allowedImages": list_of(types.STRING),
+        "allowedValues": list_of(types.STRING),
+    },
+}
+_PRIORITY: Final = "polex.kyverno.io/priority"
+_BOOL: Final = (types.BOOL,)
+_TEXT: Final = (types.STRING,)
+_TEXT_OR_NULL: Final = (types.STRING, types.NULL)
+
+
+def compile_validating_policy(
+    document: AnyValidatingPolicy, exceptions: Iterable[CelPolicyException] = ()
+) -> ValidatingPolicyIR:
+    """Compile a policy with the exceptions that name it.
+
+    Raises: DocumentInvalid with every expression that does not compile.
+    """
+    bodies: list[ValidatingBodyIR] = []
+    problems: list[Problem] = []
+    is_json = document.mode == JSON_MODE
+    for copy, spec in (("", document.spec), *copies_of(document.spec)):
+        builder = _Builder(document.metadata.namespace)
+        bodies.append(builder.body(copy, spec, is_json=is_json))
+        problems += builder.problems
+    attached = []
+    for exception in exceptions:
+        if not names_policy(exception, document):
+            continue
+        builder = _Builder(document.metadata.namespace)
+        attached.append(_exception(exception, builder))
+        problems += builder.problems
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        raise DocumentInvalid(unique, Where(policy=_key(document)))
+    return ValidatingPolicyIR(
+        policy=_policy(document),
+        bodies=tuple(bodies),
+        exceptions=tuple(attached),
+        actions=document.spec.validation_actions or ("Deny",),
+        is_json=is_json,
+        effects=effects_of((bodies, attached)),
+    )
+
+
+def expression_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
+    """Yield the expressions of the policy as written that do not compile."""
+    builder = _Builder(document.metadata.namespace)
+    builder.body("", document.spec, is_json=document.mode == JSON_MODE)
+    yield from builder.problems
+
+
+def names_policy(exception: CelPolicyException, document: AnyValidatingPolicy) -> bool:
+    """Return whether the exception names the policy. KYVERNO: by name and kind only."""
+    return any(
+        (ref.name, ref.kind) == (document.metadata.name, document.kind)
+        for ref in exception.spec.policy_refs
+    )
+
+
+def _key(document: AnyValidatingPolicy) -> str:
+    namespace, name = document.metadata.namespace, document.metadata.name
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _exception(exception: CelPolicyException, builder: "_Builder") -> CelExceptionIR:
+    spec = exception.spec
+    priority = exception.metadata.labels.get(_PRIORITY, "")
+    expires = parse_time(RFC3339, spec.expires_at) if spec.expires_at else None
+    return CelExceptionIR(
+        key=exception.key,
+        conditions=builder.conditions(spec.match_conditions),
+        images=spec.images,
+        allowed_values=spec.allowed_values,
+        is_pass=spec.report_result == "pass",
+        # GO: strconv.Atoi; a label's value has no other digits than these.
+        priority=int(priority) if priority.isascii() and priority.isdigit() else 0,
+        expires_at_ns=None
+        if expires is None
+        else expires.seconds * 10**9 + expires.nanos,
+    )
+
+
+def _policy(document: AnyValidatingPolicy) -> PolicyIR:
+    evaluation = document.spec.evaluation
+    return msgspec.structs.replace(
+        describe(document.kind, document.metadata, document.metadata.namespace),
+        failure_policy=document.spec.failure_policy,
+        admission=evaluation is None or _is_on(evaluation.admission),
+        background=evaluation is None or _is_on(evaluation.background),
+    )
+
+
+def _is_on(switch: Enabled | None) -> bool:
+    return switch is None or switch.enabled is not False
+
+
+class _Builder:
+    """Compiles the expressions of one copy of a policy, and collects problems."""
+
+    def __init__(self, namespace: str) -> None:
+        self.problems: list[Problem] = []
+        self._fields: dict[str, Type] = {}
+        self._environment = Environment(
+            _NAMES,
+            {**_RECORDS, _VARIABLES.name: self._fields},
+            library=kyverno_library(namespaced=bool(namespace)),
+        )
+
+    def body(
+        self, copy: str, spec: ValidatingPolicySpec, *, is_json: bool
+    ) -> ValidatingBodyIR:
+        """Compile one copy.
+
+        KYVERNO: variables are declared after the match conditions, which cannot use
+        them; evaluation mode JSON has no audit annotations.
+        """
+        return ValidatingBodyIR(
+            copy=copy,
+            constraints=build_constraints(spec.match_constraints),
+            conditions=self.conditions(spec.match_conditions),
+            variables=self._variables(spec.variables),
+            validations=tuple(
+                self._validation(given, f"spec.validations[{index}]")
+                for index, given in enumerate(spec.validations)
+            ),
+            annotations=()
+            if is_json
+            else tuple(
+                NamedExpressionIR(
+                    given.key,
+                    self._compiled(
+                        given.value_expression,
+                        f"spec.auditAnnotations[{index}].valueExpression",
+                        _TEXT_OR_NULL,
+                    )[0],
+                )
+                for index, given in enumerate(spec.audit_annotations)
+            ),
+        )
+
+    def conditions(
+        self, given: Sequence[NamedExpression]
+    ) -> tuple[NamedExpressionIR, ...]:
+        """Compile match conditions of a policy or of an exception."""
+        return tuple(
+            NamedExpressionIR(
+                one.name,
+                self._compiled(
+                    one.expression, f"spec.matchConditions[{index}].expression", _BOOL
+                )[0],
+            )
+            for index, one in enumerate(given)
+        )
+
+    def _variables(
+        self, given: Sequence[NamedExpression]
+    ) -> tuple[NamedExpressionIR, ...]:
+        """Compile variables; each can use those before it, with their types."""
+        built = []
+        for index, one in enumerate(given):
+            path = f"spec.variables[{index}].expression"
+            expression, found = self._compiled(one.expression, path)
+            self._fields[one.name] = found
+            built.append(NamedExpressionIR(one.name, expression))
+        return tuple(built)
+
+    def _validation(self, given: CELValidation, path: str) -> CelValidationIR:
+        expression, _ = self._compiled(given.expression, f"{path}.expression", _BOOL)
+        message = None
+        if given.message_expression:
+            place = f"{path}.messageExpression"
+            message, _ = self._compiled(given.message_expression, place, _TEXT)
+        return CelValidationIR(expression, given.message, message)
+
+    def _compiled(
+        self, text: str, path: str, wanted: Sequence[Type] = ()
+    ) -> tuple[Expression, Type]:
+        """Compile one expression of one of these types; () = any."""
+        try:
+            expression, found = compile_expression(text, self._environment)
+        except ExpressionInvalid as error:
+            return self._refused(text, path, error.message), types.DYN
+        if wanted and found not in wanted:
+            kinds = " or ".join(one.name for one in wanted)
+            either = "either of" if len(wanted) > 1 else "of"
+            problem = f"output is expected to be {either} type {kinds}"
+            return self._refused(text, path, problem), types.DYN
+        return expression, found
+
+    def _refused(self, text: str, path: str, reason: str) -> Expression:
+        upstream = f"{path}: Invalid value: {quote_text(text)}: {reason}"
+        self.problems.append(Problem(_CODE, path, "", reason, upstream))
+        return Expression(text, error=reason)

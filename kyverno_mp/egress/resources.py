@@ -1,0 +1,129 @@
+"""Let policies in CEL read and create objects of the cluster.
+
+Room: egress. Takes: apiVersion, plural name and place of objects. Gives: LiveResources,
+the port of the variable ``resource``. Next: cli/cluster/live_data.py.
+May touch: the API server through kube/rest.py.
+Source: docs/behaviour/cel 12 (resource); docs/behaviour/lessons 4.2 rows 17, 22, 25.
+
+A namespaced policy gives its own namespace with every call; the path is built here from
+checked segments, so no text of an expression leaves that namespace.
+"""
+
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from kyverno_mp.egress.paths import normal_path
+from kyverno_mp.errors import DependencyError, ExpressionFailed
+from kyverno_mp.expr.cel.outside import FORBIDDEN
+from kyverno_mp.kube.rest import Call, Client, segment
+from kyverno_mp.values.jsonvalue import Json
+
+_DENIED: Final = frozenset({"kube.forbidden", "kube.unauthorized"})
+_NOT_FOUND: Final = "kube.not_found"
+_DEADLINE: Final = "kube.deadline"
+
+
+class LiveResources:
+    """Objects of the API server; thread-safe.
+
+    ``plural_of``: the plural name of (apiVersion, kind), "" for an unknown kind.
+    """
+
+    def __init__(
+        self, client: Callable[[], Client], plural_of: Callable[[str, str], str]
+    ) -> None:
+        self._client = client
+        self._plural_of = plural_of
+
+    def get(
+        self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
+    ) -> Json | None:
+        """Return the object, None if there is none.
+
+        Raises: ExpressionFailed, DependencyError (``kube.deadline``).
+        """
+        namespace, name = place
+        resource, slash, part = plural.partition("/")
+        path = f"{_base(api_version, namespace)}/{_plain(resource)}/{_plain(name)}"
+        if slash:
+            path += f"/{_plain(part)}"
+        return self._answer("GET", path, None, deadline_ns, may_lack=True)
+
+    def list(
+        self,
+        api_version: str,
+        plural: str,
+        namespace: str,
+        labels: dict[str, str],
+        deadline_ns: int,
+    ) -> Json:
+        """Return the List. Raises: as ``get``."""
+        path = f"{_base(api_version, namespace)}/{_plain(plural)}"
+        if labels:
+            selector = ",".join(f"{key}={value}" for key, value in labels.items())
+            path += "?" + urlencode({"labelSelector": selector})
+        return self._answer("GET", path, None, deadline_ns)
+
+    def post(
+        self,
+        api_version: str,
+        plural: str,
+        namespace: str,
+        body: Json,
+        deadline_ns: int,
+    ) -> Json:
+        """Create the object and return it. Raises: as ``get``."""
+        resource = "/".join(map(_plain, plural.split("/")))
+        path = f"{_base(api_version, namespace)}/{resource}"
+        return self._answer("POST", path, body, deadline_ns)
+
+    def plural(self, api_version: str, kind: str) -> str:
+        """Return the plural name of a kind. Raises: ExpressionFailed."""
+        found = self._plural_of(api_version, kind)
+        if not found:
+            text = f'no matches for kind "{kind}" in version "{api_version}"'
+            raise ExpressionFailed("resource.kind", text)
+        return found
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: Json,
+        deadline_ns: int,
+        *,
+        may_lack: bool = False,
+    ) -> Json:
+        data = None if body is None else msgspec.json.encode(body)
+        call = Call(method=method, path=normal_path(path), body=data)
+        try:
+            return msgspec.json.decode(self._client().call(call, deadline_ns))
+        except DependencyError as error:
+            if error.code == _DEADLINE:
+                raise
+            if may_lack and error.code == _NOT_FOUND:
+                return None
+            code = FORBIDDEN if error.code in _DENIED else "resource.failed"
+            raise ExpressionFailed(code, error.message) from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ExpressionFailed(
+                "resource.failed", "the answer is not JSON"
+            ) from error
+
+
+def _base(api_version: str, namespace: str) -> str:
+    """Return the path of a group and version, and of a namespace unless ``""``."""
+    group, _, version = api_version.rpartition("/")
+    root = f"/apis/{_plain(group)}" if group else "/api"
+    path = f"{root}/{_plain(version)}"
+    return f"{path}/namespaces/{_plain(namespace)}" if namespace else path
+
+
+def _plain(name: str) -> str:
+    """Return one segment of a path. Raises: ExpressionFailed for what is none."""
+    if not name or name in (".", "..") or "/" in name or "%" in name:
+        raise ExpressionFailed("reach.path", f"{name!r} is not a name")
+    return segment(name)

@@ -1,0 +1,271 @@
+"""Evaluate ValidatingPolicies on a request or on a JSON payload.
+
+Room: program. Takes: ValidatingPolicyIR linked once; Facts. Gives: an Answer for the
+policy and each of its autogen copies. Next: cli/apply/evaluate.
+May touch: what the ports of CEL reach.
+Source: docs/behaviour/cel 6; Kyverno pkg/cel/policies/vpol/compiler/policy.go,
+pkg/cel/policies/vpol/engine/engine.go.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.match import SelectorIR
+from kyverno_mp.ir.validating_policy import (
+    CelExceptionIR,
+    ValidatingBodyIR,
+    ValidatingPolicyIR,
+)
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.bodies.cel import COST_MAX, Validation
+from kyverno_mp.program.bodies.cel_conditions import link_conditions
+from kyverno_mp.program.context.cel_scope import (
+    LinkedExpression,
+    Shared,
+    link,
+    link_variables,
+)
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.scope import (
+    KYVERNO,
+    NAMESPACED,
+    Facts,
+    KindScope,
+)
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Answer(NamedTuple):
+    """The verdict of one copy of a policy, None where it does not match.
+
+    ``is_dropped``: upstream's command line has no response for it then.
+    """
+
+    copy: str
+    result: RuleResult | None
+    is_dropped: bool
+
+
+class _Exception(NamedTuple):
+    ir: CelExceptionIR
+    conditions: list[LinkedExpression]
+
+
+class _Body:
+    """One linked copy of a policy."""
+
+    __slots__ = ("annotations", "conditions", "ir", "validations", "variables")
+
+    def __init__(self, ir: ValidatingBodyIR, *, namespaced: bool) -> None:
+        dialect = NAMESPACED if namespaced else KYVERNO
+        self.ir = ir
+        self.conditions = link_conditions(ir.conditions, dialect)
+        self.variables = link_variables(ir.variables, dialect)
+        self.validations = [
+            Validation(
+                link(given.expression, dialect),
+                given.message,
+                link(given.message_expression, dialect)
+                if given.message_expression
+                else None,
+            )
+            for given in ir.validations
+        ]
+        self.annotations = [
+            (one.name, link(one.expression, dialect)) for one in ir.annotations
+        ]
+
+
+class LinkedValidatingPolicy:
+    """One linked policy; safe to share between threads."""
+
+    __slots__ = ("_bodies", "_exceptions", "ir")
+
+    def __init__(self, ir: ValidatingPolicyIR) -> None:
+        self.ir = ir
+        namespaced = bool(ir.policy.namespace)
+        dialect = NAMESPACED if namespaced else KYVERNO
+        self._bodies = [_Body(body, namespaced=namespaced) for body in ir.bodies]
+        self._exceptions = [
+            _Exception(one, link_conditions(one.conditions, dialect))
+            for one in ir.exceptions
+        ]
+
+    def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Answer]:
+        """Yield the answer of the policy as written, then those of its copies.
+
+        ``shared``: the values that all policies of this dialect share for one request.
+        """
+        for body in self._bodies:
+            is_match, found = self._matched(body, facts.request)
+            if is_match:
+                found = self._evaluated(body, facts, shared)
+            is_dropped = found is None and _is_selector_free(body.ir.constraints)
+            yield Answer(body.ir.copy, found, is_dropped)
+
+    def _matched(self, body: _Body, request: Request) -> tuple[bool, RuleResult | None]:
+        """Return whether the constraints match, and the error of a bad selector."""
+        if self.ir.is_json:
+            return True, None
+        constraints = body.ir.constraints
+        if constraints is None:
+            return False, None
+        faults = [
+            one.error
+            for one in (constraints.namespace_selector, constraints.object_selector)
+            if one is not None and one.error
+        ]
+        if not faults:
+            return matches(constraints, request), None
+        if not matches(_without_faults(constraints), request):
+            return False, None
+        text = f"failed to execute matching: {faults[0]}"
+        return False, _verdict(result.ERROR, text, "match")
+
+    def _evaluated(self, body: _Body, facts: Facts, shared: Shared) -> RuleResult:
+        scope = KindScope(
+            facts, shared, body.variables, COST_MAX, self.ir.policy.namespace
+        )
+        try:
+            return self._decided(body, scope, facts.runtime)
+        except (ExpressionFailed, BudgetExceeded) as error:
+            text = f"failed to load context: {error.message}"
+            return _verdict(result.ERROR, text, "evaluation")
+
+    def _decided(self, body: _Body, scope: KindScope, runtime: Runtime) -> RuleResult:
+        """Return the verdict of a matching object.
+
+        Raises: ExpressionFailed, BudgetExceeded.
+        """
+        matching = [
+            one.ir
+            for one in self._exceptions
+            if not _is_expired(one.ir, runtime) and self._met(one.conditions, scope)
+        ]
+        # KYVERNO: 1.19; in 1.18 an exception that allows only some images or values
+        # revokes a full one (docs/behaviour/v1.19 5).
+        if any(not (one.images or one.allowed_values) for one in matching):
+            return _exempt(matching)
+        scope.allow(
+            [image for one in matching for image in one.images],
+            [value for one in matching for value in one.allowed_values],
+        )
+        if not self._met(body.conditions, scope):
+            return _verdict(result.SKIP, "skip")
+        for index, validation in enumerate(body.validations):
+            if scope.value(validation.expression) is not True:
+                text = _message(validation, scope, index)
+                return _verdict(result.FAIL, text, annotations=_annotated(body, scope))
+        return _verdict(result.PASS, "success", annotations=_annotated(body, scope))
+
+    def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
+        """Return whether all are true; a false one decides, even after one that failed.
+
+        Raises: ExpressionFailed unless the failure policy ignores it, BudgetExceeded.
+        """
+        problems = []
+        for condition in conditions:
+            try:
+                if scope.value(condition) is not True:
+                    return False
+            except ExpressionFailed as error:
+                problems.append(error.message)
+        if not problems:
+            return True
+        if self.ir.policy.failure_policy == "Ignore":
+            return False
+        raise ExpressionFailed("cel.conditions", "; ".join(problems))
+
+
+def _is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:
+    """KYVERNO: 1.19 adds the expiry, which its command line does not look at."""
+    if exception.expires_at_ns is None:
+        return False
+    since = (runtime.now() - _EPOCH) // timedelta(microseconds=1)
+    return since * 1000 >= exception.expires_at_ns
+
+
+def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:
+    """Return the result for exceptions: that of the highest priority decides."""
+    chosen = max(matching, key=lambda one: one.priority)
+    status, word = (
+        (result.PASS, "passed") if chosen.is_pass else (result.SKIP, "skipped")
+    )
+    keys = tuple(one.key for one in matching)
+    text = f"rule is {word} due to policy exception: {', '.join(keys)}"
+    found = _verdict(status, text, "exception")
+    found.exceptions = keys
+    return found
+
+
+def _message(validation: Validation, scope: KindScope, index: int) -> str:
+    """Return the message of a failure. KYVERNO: neither trimmed nor bounded."""
+    text = validation.message
+    if validation.message_expression is not None:
+        try:
+            text = scope.value(validation.message_expression)
+        except ExpressionFailed as error:
+            text = f"failed to evaluate message expression: {error.message}"
+    return text or f"CEL expression validation failed at index {index}"
+
+
+def _annotated(body: _Body, scope: KindScope) -> dict[str, str]:
+    """Return the audit annotations. Raises: ExpressionFailed, BudgetExceeded."""
+    found: dict[str, str] = {}
+    for key, expression in body.annotations:
+        try:
+            value = scope.value(expression)
+        except ExpressionFailed as error:
+            text = f"failed to evaluate auditAnnotation '{key}': {error.message}"
+            raise ExpressionFailed(error.code, text) from error
+        if value is None:
+            # KYVERNO: null compiles, and fails here (docs/behaviour/cel 6).
+            raise ExpressionFailed(
+                "cel.annotation",
+                f"failed to convert auditAnnotation '{key}' expression: type conversion"
+                " error from 'null_type' to 'string'",
+            )
+        if value:
+            found[key] = value
+    return found
+
+
+def _verdict(
+    status: str, text: str, rule: str = "", annotations: dict[str, str] | None = None
+) -> RuleResult:
+    return RuleResult(rule, result.VALIDATION, status, text, annotations or {})
+
+
+def _is_selector_free(constraints: ConstraintsIR | None) -> bool:
+    """Return whether one rule without names matches, and nothing else."""
+    return (
+        constraints is not None
+        and not _selects(constraints.namespace_selector)
+        and not _selects(constraints.object_selector)
+        and not constraints.excluded
+        and len(constraints.rules) == 1
+        and not constraints.rules[0].names
+    )
+
+
+def _selects(selector: SelectorIR | None) -> bool:
+    return selector is not None and bool(selector.labels or selector.terms)
+
+
+def _without_faults(constraints: ConstraintsIR) -> ConstraintsIR:
+    """Return the constraints without selectors that do not parse."""
+    spaces, labels = constraints.namespace_selector, constraints.object_selector
+    return msgspec.structs.replace(
+        constraints,
+        namespace_selector=None if spaces is None or spaces.error else spaces,
+        object_selector=None if labels is None or labels.error else labels,
+    )

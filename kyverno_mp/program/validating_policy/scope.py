@@ -1,0 +1,167 @@
+"""Create the variables for the expressions of policies in CEL.
+
+Room: program. Takes: a Request, the ports of CEL, linked variables. Gives: KYVERNO
+(the dialect of cluster policies), NAMESPACED, KindScope. Next: evaluate.py.
+May touch: what the ports reach.
+Source: docs/behaviour/cel 5; Kyverno pkg/cel/policies/vpol/compiler.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.functions.documents import JSON, YAML
+from kyverno_mp.expr.cel.nodes import Call, Expression, Ident
+from kyverno_mp.expr.cel.outside import (
+    GlobalContext,
+    HttpContext,
+    ImageContext,
+    ResourceContext,
+)
+from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.expr.cel.values import CelFailed, Value
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.program.context.cel_scope import (
+    CelScope,
+    Dialect,
+    LinkedExpression,
+    Shared,
+    request_value,
+)
+from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+_NAMES: Final = (
+    "object",
+    "oldObject",
+    "request",
+    "namespaceObject",
+    "exceptions",
+    "resource",
+    "globalContext",
+    "image",
+    "http",
+    "json",
+    "yaml",
+    "variables",
+)
+_ALWAYS_EQUAL: Final = frozenset({"object", "oldObject", "json", "yaml"})
+_NOT_SHARED: Final = frozenset(_NAMES) - _ALWAYS_EQUAL | {"time", "random"}
+"""Variables of one rule, and the namespaces of functions that draw or read the
+clock."""
+
+
+def _reads_object_only(expression: Expression) -> bool:
+    """Return whether the value is equal for all policies that share a request."""
+    for node in _nodes(expression.node):
+        if type(node) is Ident and node.name in _NOT_SHARED:
+            return False
+        if type(node) is Call and node.function == "random":
+            return False
+    return True
+
+
+def _nodes(root: Any) -> Iterator[Any]:
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, msgspec.Struct):
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+        elif isinstance(node, tuple):
+            waiting.extend(node)
+
+
+KYVERNO: Final = Dialect(
+    _NAMES, frozenset({"variables"}), kyverno_library, _reads_object_only
+)
+NAMESPACED: Final = KYVERNO._replace(library=partial(kyverno_library, namespaced=True))
+"""The dialect of namespaced policies, whose ``resource`` has its own functions."""
+
+
+class Facts(NamedTuple):
+    """What the policies of one request share.
+
+    ``is_payload``: the object is any JSON, so there is neither request nor namespace.
+    """
+
+    request: Request
+    runtime: Runtime
+    ports: CelPorts
+    namespace: Json = None
+    """``namespaceObject``."""
+    is_payload: bool = False
+
+
+class KindScope(CelScope):
+    """The variables of one policy; errors have upstream's texts, without a prefix."""
+
+    __slots__ = ()
+    type_name = "kyverno.variables"
+
+    def __init__(
+        self,
+        facts: Facts,
+        shared: Shared,
+        variables: dict[str, LinkedExpression],
+        cost: int,
+        namespace: str,
+    ) -> None:
+        """Create the variables; ``namespace``: of the policy, "" for a cluster one."""
+        self._shared = shared
+        self._runtime = facts.runtime
+        self._budget = Budget(cost)
+        self._variables = variables
+        self._found = {}
+        self._values = self._given(facts, shared, namespace)
+
+    @staticmethod
+    def _given(facts: Facts, shared: Shared, namespace: str) -> tuple[Value, ...]:
+        deadline_ns, ports = facts.runtime.deadline_ns, facts.ports
+        return (
+            shared.object,
+            shared.old_object,
+            None if facts.is_payload else _request(facts.request, shared),
+            facts.namespace,
+            {"allowedImages": [], "allowedValues": []},
+            ResourceContext(ports.resources, namespace, deadline_ns),
+            GlobalContext(ports.references),
+            ImageContext(ports.images, deadline_ns),
+            HttpContext(ports.services, bool(namespace), "", deadline_ns),
+            JSON,
+            YAML,
+        )
+
+    def allow(self, images: list[str], values: list[str]) -> None:
+        """Set ``exceptions`` to what the matching exceptions allow."""
+        at = _NAMES.index("exceptions")
+        given: Json = {"allowedImages": images, "allowedValues": values}
+        self._values = (*self._values[:at], given, *self._values[at + 1 :])
+
+    def value(self, linked: LinkedExpression) -> Value:
+        """Evaluate. Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed."""
+        assert linked.program is not None  # the compiler refused the others
+        return self.run(linked.program)
+
+    def _evaluated(self, name: str) -> Value:
+        linked = self._variables.get(name)
+        if linked is None or linked.program is None:
+            return CelFailed(f"no such key: {name}")
+        try:
+            if linked.is_shared:
+                return self._run_shared(linked.text, linked.program)
+            return self.run(linked.program)
+        except ExpressionFailed as error:
+            return CelFailed(error.message)
+
+
+def _request(request: Request, shared: Shared) -> dict[str, Json]:
+    found = request_value(request, own_namespace=True)
+    found["dryRun"] = request.dry_run
+    found["object"], found["oldObject"] = shared.object, shared.old_object
+    return found
