@@ -8,6 +8,7 @@ May touch: nothing outside its arguments. Source: docs/behaviour/engine 6.4, 6.7
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid
@@ -113,16 +114,20 @@ def _of_validations(
 def _fault(
     expression: Expression, path: str, rule: str = "", upstream: str = ""
 ) -> Iterator[Problem]:
-    if not expression.error:
-        return
-    located = _PLACE.match(expression.error)
+    if expression.error:
+        problem = Problem(_CODE, path, rule, expression.error, upstream)
+        yield located_fault(problem)
+
+
+def located_fault(problem: Problem) -> Problem:
+    """Return the problem with the column that its reason names, and the bare reason."""
+    located = _PLACE.match(problem.reason)
     if located is None:
-        yield Problem(_CODE, path, rule, expression.error, upstream)
-        return
+        return problem
     line, column, reason = int(located[1]), int(located[2]), located[3]
     if line > 1:
         reason, column = f"line {line}, column {column}: {reason}", 0
-    yield Problem(_CODE, path, rule, reason, upstream, column)
+    return replace(problem, reason=reason, column=column)
 
 
 def _tree_faults(tree: Json, path: str, rule: str) -> Iterator[Problem]:

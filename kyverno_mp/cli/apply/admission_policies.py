@@ -1,19 +1,17 @@
 """Apply ValidatingAdmissionPolicies and MutatingAdmissionPolicies to one object.
 
 Room: cli. Takes: AdmissionPolicyIRs, parameter objects, a user. Gives: Verdicts. Next:
-evaluate. May touch: the file of ``--crd-path``, standard error.
+evaluate. May touch: standard error.
 Source: docs/behaviour/cli 5 (REST mapper), 8, 21.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.strict import read_documents
+from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.expr.scope import Runtime
@@ -21,7 +19,6 @@ from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 VALIDATING: Final = "ValidatingAdmissionPolicy"
 MUTATING: Final = "MutatingAdmissionPolicy"
 KINDS: Final = (VALIDATING, MUTATING)
-Plurals = dict[tuple[str, str], str]
-"""(group, kind) -> the name of its resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +50,6 @@ class Verdict:
     result: RuleResult | None
     patched: dict[str, Json] | None = None
     """The object as a mutating policy left it."""
-
-
-def load_plurals(path: str) -> Plurals:
-    """Return the resource names of the CustomResourceDefinitions in a file."""
-    found: Plurals = {}
-    for raw in read_documents(Path(path)) if path else ():
-        spec = raw.get("spec") if type(raw) is dict else None
-        names = spec.get("names") if type(spec) is dict else None
-        if type(spec) is not dict or type(names) is not dict:
-            raise CommandFailed(f"--crd-path {path}: not a CustomResourceDefinition")
-        key = (str(spec.get("group", "")), str(names.get("kind", "")))
-        found[key] = str(names.get("plural", ""))
-    return found
 
 
 class AdmissionPolicies:
@@ -137,11 +119,6 @@ class AdmissionPolicies:
         if plural is None:
             raise unknown_kind(request)
         return asked_by(self._user, request, plural)
-
-
-def known_plurals(more: Plurals | None) -> Plurals:
-    """Return the resource names of the kinds of every cluster, and of these."""
-    return {(one.group, one.kind): one.plural for one in BUILT_IN} | (more or {})
 
 
 def asked_by(user: UserInfo, request: Request, plural: str) -> Request:

@@ -9,13 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kyverno_mp.cli.apply.admission_policies import (
-    Plurals,
-    Verdict,
-    asked_by,
-    known_plurals,
-    unknown_kind,
-)
+from kyverno_mp.cli.apply.admission_policies import Verdict, asked_by, unknown_kind
+from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime

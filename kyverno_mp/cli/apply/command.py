@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from kyverno_mp.cli.apply.admission_policies import AdmissionInput, load_plurals
+from kyverno_mp.cli.apply.admission_policies import AdmissionInput
 from kyverno_mp.cli.apply.cel_policies import CelInput, Payload
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
@@ -52,6 +52,7 @@ from kyverno_mp.cli.sources.payloads import (
     load_context,
     load_payload,
 )
+from kyverno_mp.cli.sources.plurals import load_plurals
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import Place, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
@@ -80,7 +81,8 @@ def run(options: Options) -> int:
     policies = load_policies(options.policies, git)
     _print_failed_paths(policies)
     _read_for_proxies(options)
-    with _scene(options, policies) as scene:
+    context = _context(options)
+    with _scene(options, policies, context) as scene:
         _say_nothing_given(options, policies, scene)
         return _run_in(scene, options, policies, values, user)
 
@@ -134,7 +136,9 @@ def _run_in(
 
 
 @contextmanager
-def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
+def _scene(
+    options: Options, policies: PolicySet, context: ContextFile | None
+) -> Iterator[Scene]:
     """Return the Scene of the given files, or that of a cluster."""
     if options.cluster:
         # Imported late: the client costs 60 ms, and only --cluster needs it.
@@ -158,7 +162,7 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
             (),
             registry=options.registry,
             targets=targets,
-            context=_context(options),
+            context=context,
             plurals=plurals,
         ),
         load(options.parameter_resources),
@@ -241,7 +245,7 @@ def _exceptions(options: Options, policies: PolicySet, given: Given) -> Exceptio
                 assert isinstance(decoded, PolicyException)
                 found.append(decoded)
         # KYVERNO: those from policies in CEL are not taken (docs/behaviour/cli 12).
-        return Exceptions(found, [])
+        return Exceptions(found)
     loaded = load_exceptions(options.exceptions)
     if options.exceptions_within_policies:
         loaded.of_rules.extend(policies.exceptions)

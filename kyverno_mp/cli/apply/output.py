@@ -127,7 +127,7 @@ def _failures(response: Response, *, audit_warn: bool) -> str:
         return ""
     warned = audit_warn and response.action == "Audit"
     label = "failed as audit warning:" if warned else "failed:"
-    path = resource_path(response.resource)
+    path = resource_path(response.resource).replace("//", "JSON payload")
     lines = [f"policy {response.policy.name} -> resource {path} {label}"]
     lines.extend(
         f"{index} - {rule.rule} {rule.message or 'validation failed'}"

@@ -7,8 +7,8 @@ Next: command, from_cluster. May touch: nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kyverno_mp.cli.apply.admission_policies import Plurals
 from kyverno_mp.cli.apply.given import Given
+from kyverno_mp.cli.sources.plurals import Plurals
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.values.jsonvalue import Json
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from kyverno_mp.cli.apply.admission_policies import Plurals
 from kyverno_mp.cli.cluster.given_cel import context_ports, simulated_ports
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.sources.payloads import ContextFile
+from kyverno_mp.cli.sources.plurals import Plurals
 from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
 from kyverno_mp.cli.sources.strict import objects_of, read_fields
 from kyverno_mp.egress.hosts import resolve_host

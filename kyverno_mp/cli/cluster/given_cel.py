@@ -8,9 +8,9 @@ Source: docs/behaviour/cel 12 (fake context); docs/behaviour/cli 6 (Context), 15
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kyverno_mp.cli.apply.admission_policies import Plurals, known_plurals
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.sources.payloads import ContextFile
+from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.program.ports import CelPorts, Images

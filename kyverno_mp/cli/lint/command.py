@@ -56,6 +56,11 @@ from kyverno_mp.policy.load import RawDocument, load
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+    is_validating_policy,
+)
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -164,6 +169,33 @@ class _Linter:
             text = f"the API server evaluates every {kind}; the server does not"
             yield self.finding("lint.api_server", sarif.NOTE, text, "kind")
 
+    def _validating_findings(self) -> Iterator[Finding]:
+        """Yield the findings of a policy in CEL or of an exception from one."""
+        raw = self.document.raw
+        problems = schema_problems(raw)
+        yield from self._errors(problems)
+        if problems:
+            return
+        try:
+            policy = decode_validating_policy(raw)
+        except DocumentInvalid as error:
+            yield from self._errors(error.problems)
+            return
+        yield from self._errors(storage_problems(raw))
+        if not isinstance(policy, CelPolicyException):
+            # Imported late: only runs with such policies load CEL.
+            from kyverno_mp.compiler.validating_review import (
+                expression_faults_of,
+                review_problems,
+            )
+
+            yield from self._errors(expression_faults_of(policy))
+            if self.for_server:
+                yield from self._errors(review_problems(policy))
+        if self.for_server:
+            text = f"the server does not evaluate {raw['apiVersion']} {raw['kind']}"
+            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
+
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
         """Yield errors; a column is one within the text of the field."""
         for one in problems:
@@ -181,6 +213,8 @@ class _Linter:
             yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")
         elif is_admission_policy(raw):
             yield from self._admission_findings()
+        elif is_validating_policy(raw):
+            yield from self._validating_findings()
         elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())
             text = f"not evaluated by this version: {raw['apiVersion']} {raw['kind']}"

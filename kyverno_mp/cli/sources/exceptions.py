@@ -5,8 +5,8 @@ May touch: files named by the user. Source: docs/behaviour/cli 12.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.errors import InputError
@@ -24,11 +24,12 @@ from kyverno_mp.values.jsonvalue import Json
 _GROUP = "policies.kyverno.io/"
 
 
-class Exceptions(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Exceptions:
     """The exceptions of a run, from rules and from policies in CEL."""
 
-    of_rules: list[PolicyException]
-    of_cel: list[CelPolicyException]
+    of_rules: list[PolicyException] = field(default_factory=list)
+    of_cel: list[CelPolicyException] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -38,7 +39,7 @@ class Exceptions(NamedTuple):
 
 def load_exceptions(paths: Sequence[str]) -> Exceptions:
     """Load exception files; raises CommandFailed naming the file."""
-    found = Exceptions([], [])
+    found = Exceptions()
     for path in paths:
         try:
             data = Path(path).read_bytes()

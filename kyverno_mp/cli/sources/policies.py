@@ -39,6 +39,7 @@ from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.policy.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
+    authorization_mode,
     decode_validating_policy,
     is_validating_policy,
 )
@@ -270,7 +271,9 @@ def _add_document(
             _add_validating(found, raw, file, is_item=is_item)
             return
         name = (raw.get("metadata") or {}).get("name", "")
-        found.unsupported.append(f"{api} {kind} {name}")
+        mode = authorization_mode(raw)
+        shown = f"{name} (evaluation mode {mode})" if mode else name
+        found.unsupported.append(f"{api} {kind} {shown}")
         return
     policy = decode(raw, file=file)
     if not is_item:

@@ -9,6 +9,7 @@ CertificateRequest.
 
 import base64
 import warnings
+from collections.abc import Callable
 from datetime import datetime
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any, Final
@@ -98,8 +99,8 @@ _HANDLED: Final = frozenset(
 )
 
 
-def decode_pem(text: str) -> Json:
-    """Decode the first PEM block; RSA keys only.
+def decode_pem(text: str, serial: Callable[[int], int] = int) -> Json:
+    """Decode the first PEM block; RSA keys only. ``serial`` converts serial numbers.
 
     Raises: ExpressionFailed, with upstream's text if it is from upstream itself.
     """
@@ -118,7 +119,7 @@ def decode_pem(text: str) -> Json:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
             if kind == "CERTIFICATE":
-                return _certificate(x509.load_der_x509_certificate(body))
+                return _certificate(x509.load_der_x509_certificate(body), serial)
             return _request(x509.load_der_x509_csr(body))
     except (ValueError, x509.InvalidVersion, x509.DuplicateExtension) as error:
         raise fail(f"x509: malformed certificate: {error}") from error
@@ -158,7 +159,7 @@ def _request(request: x509.CertificateSigningRequest) -> Json:
     }
 
 
-def _certificate(certificate: x509.Certificate) -> Json:
+def _certificate(certificate: x509.Certificate, serial: Callable[[int], int]) -> Json:
     found = certificate.extensions
     unhandled = [
         _oid(one.oid) for one in found if one.critical and one.oid not in _HANDLED
@@ -168,7 +169,7 @@ def _certificate(certificate: x509.Certificate) -> Json:
         "RawTBSCertificate": _text(certificate.tbs_certificate_bytes),
         "RawIssuer": _text(certificate.issuer.public_bytes()),
         "Version": float(certificate.version.value + 1),
-        "SerialNumber": float(certificate.serial_number),
+        "SerialNumber": float(serial(certificate.serial_number)),
         "Issuer": _name(certificate.issuer),
         "NotBefore": _time(certificate.not_valid_before_utc),
         "NotAfter": _time(certificate.not_valid_after_utc),

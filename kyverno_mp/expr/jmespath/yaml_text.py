@@ -61,7 +61,9 @@ def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
     try:
         if sum(map(text.count, "[{-:?")) > JSON_DEPTH_MAX:
             _check_depth(text, charge)
-        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        # GO: what follows the first document is not read.
+        loader = yaml.CSafeLoader(text)
+        root = loader.get_node() if loader.check_node() else None
     except yaml.MarkedYAMLError as error:
         raise fail(f"yaml: {_line(error)}{error.problem or error.context}") from error
     except (yaml.YAMLError, UnicodeError) as error:

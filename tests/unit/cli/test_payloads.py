@@ -117,11 +117,25 @@ def test_policies_that_read_no_context_are_tested(
     assert "1 tests passed and 0 tests failed" in done.out
 
 
-def test_policies_that_do_are_named(command: Command, tmp_path: Path) -> None:
-    write_test(tmp_path, policies=["cel.yaml"], jsonPayload="payload.json")
+def test_policies_that_do_are_tested(command: Command, tmp_path: Path) -> None:
+    results = [{"policy": "v", "kind": "", "result": "pass"}]
+    given = {"policies": ["cel.yaml"], "resources": [], "jsonPayload": "payload.json"}
+    write_test(tmp_path, **given, results=results)
+    done = command("test", tmp_path, "-o", "json", "--detailed-results")
+    assert done.code == 0
+    (row,) = (one for one in json.loads(done.out) if one["RESOURCE"] == "payload.json")
+    assert (row["RESULT"], row["REASON"], row["Message"]) == ("Pass", "Ok", "success")
+
+
+def test_policies_for_proxies_are_named(command: Command, tmp_path: Path) -> None:
+    write_test(tmp_path, policies=["cel.yaml"])
+    (tmp_path / "cel.yaml").write_text(CEL_POLICY.replace("JSON", "Envoy"))
     done = command("test", tmp_path)
     assert done.code == 1
-    told = "not evaluated by this version: policies.kyverno.io/v1 ValidatingPolicy v"
+    told = (
+        "not evaluated by this version: policies.kyverno.io/v1 ValidatingPolicy v"
+        " (evaluation mode Envoy)"
+    )
     assert told in done.err
 
 
@@ -139,8 +153,13 @@ def test_apply_to_a_payload(command: Command, tmp_path: Path) -> None:
     assert done.code == 0
     assert " to 1 resource(s)..." in done.out
     done = command("apply", tmp_path / "cel.yaml", "--json", payload)
+    assert done.code == 0
+    assert "pass: 1, fail: 0" in done.out
+    payload.write_text('{"a": 2}')
+    done = command("apply", tmp_path / "cel.yaml", "--json", payload)
     assert done.code == 1
-    assert "not evaluated by this version: policies.kyverno.io/v1" in done.err
+    assert "policy v -> resource JSON payload failed:" in done.out
+    assert "1 -  CEL expression validation failed at index 0" in done.out
 
 
 @pytest.mark.parametrize(

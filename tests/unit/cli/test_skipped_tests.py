@@ -16,7 +16,7 @@ spec: {spec}
 """
 CONSTRAINTS = "matchConstraints: {resourceRules: []}"
 SPECS = {
-    "ValidatingPolicy": f"{{validations: [{{expression: 'true'}}], {CONSTRAINTS}}}",
+    "ValidatingPolicy": "{validations: [], evaluation: {mode: HTTP}}",
     "MutatingPolicy": f"{{mutations: [], {CONSTRAINTS}}}",
     "GeneratingPolicy": f"{{generate: [{{expression: 'true'}}], {CONSTRAINTS}}}",
     "DeletingPolicy": f"{{schedule: '* * * * *', {CONSTRAINTS}}}",
@@ -26,12 +26,6 @@ MATCHED = LATEST_POLICY.replace("no-latest", "in-cel").partition("    validate:"
 ATTESTORS = "attestors: [{entries: [{keys: {publicKeys: k}}]}]"
 VERIFY = f"{MATCHED}    verifyImages: [{{imageReferences: ['*'], {ATTESTORS}}}]\n"
 MANIFESTS = f"{MATCHED}    validate: {{manifests: {{{ATTESTORS}}}}}\n"
-EXCEPTION = """
-apiVersion: policies.kyverno.io/v1
-kind: PolicyException
-metadata: {name: excepted}
-spec: {policyRefs: [{name: in-cel, kind: ValidatingPolicy}]}
-"""
 TEST = """
 apiVersion: cli.kyverno.io/v1alpha1
 kind: Test
@@ -123,15 +117,3 @@ def test_a_rule_that_no_result_speaks_of_does_not_matter(
     text = LATEST_POLICY.replace("no-latest", "in-cel") + verify
     done = command("test", write(tmp_path / "a", text))
     assert (done.code, "1 tests passed" in done.out) == (0, True)
-
-
-def test_an_exception_from_a_policy_in_cel_is_named(
-    command: Command, tmp_path: Path
-) -> None:
-    judged = {"policies": "no-latest.yaml", "policy": "no-latest"}
-    folder = write(tmp_path / "a", EXCEPTION, **judged)
-    with (folder / "kyverno-test.yaml").open("a") as file:
-        file.write("exceptions: [in-cel.yaml]\n")
-    done = command("test", tmp_path)
-    assert "policies.kyverno.io/v1 PolicyException excepted" in done.err
-    assert (done.code, "Skipped: 1 tests" in done.out) == (1, True)

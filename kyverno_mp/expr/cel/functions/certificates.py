@@ -68,20 +68,18 @@ def _decode(meter: Meter, text: str) -> Value:
     from kyverno_mp.expr.jmespath.certificate_document import decode_pem
 
     try:
-        found = decode_pem(text)
+        found = decode_pem(text, _int64)
     except ExpressionFailed as error:
         raise CelFailed(error.message) from error
     if "SerialNumber" not in found:
         return found  # a request
-    kept = {name: found.get(name) for name in _KEPT}
-    kept["SerialNumber"] = _int64(found["SerialNumber"])
-    return kept
+    return {name: found.get(name) for name in _KEPT}
 
 
-def _int64(number: float) -> float:
+def _int64(number: int) -> int:
     """KYVERNO: the low 64 bits, as a signed number."""
-    low = int(number) % _INT64
-    return float(low - _INT64 if low >= _INT64 >> 1 else low)
+    low = number % _INT64
+    return low - _INT64 if low >= _INT64 >> 1 else low
 
 
 OVERLOADS: Final = (function("x509.decode(string) -> dyn", _decode, cost=_COST),)

@@ -1,0 +1,33 @@
+"""Know the resource names of kinds, as a REST mapper does.
+
+Room: cli. Takes: the file of ``--crd-path``. Gives: Plurals. Next:
+apply/admission_policies, apply/cel_policies, cluster/given_cel.
+May touch: the file of ``--crd-path``. Source: docs/behaviour/cli 5 (REST mapper).
+"""
+
+from pathlib import Path
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.sources.strict import read_documents
+from kyverno_mp.values.built_in_kinds import BUILT_IN
+
+Plurals = dict[tuple[str, str], str]
+"""(group, kind) -> the name of its resource."""
+
+
+def load_plurals(path: str) -> Plurals:
+    """Return the resource names of the CustomResourceDefinitions in a file."""
+    found: Plurals = {}
+    for raw in read_documents(Path(path)) if path else ():
+        spec = raw.get("spec") if type(raw) is dict else None
+        names = spec.get("names") if type(spec) is dict else None
+        if type(spec) is not dict or type(names) is not dict:
+            raise CommandFailed(f"--crd-path {path}: not a CustomResourceDefinition")
+        key = (str(spec.get("group", "")), str(names.get("kind", "")))
+        found[key] = str(names.get("plural", ""))
+    return found
+
+
+def known_plurals(more: Plurals | None) -> Plurals:
+    """Return the resource names of the kinds of every cluster, and of these."""
+    return {(one.group, one.kind): one.plural for one in BUILT_IN} | (more or {})

@@ -1,0 +1,72 @@
+"""Check a ValidatingPolicy as Kyverno's policy webhook does when it is created.
+
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
+Next: cli/lint. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/vpol/validate.go.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from kyverno_mp.compiler.expression_faults import located_fault
+from kyverno_mp.compiler.validating_policy import expression_problems
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel.nodes import Ident
+from kyverno_mp.expr.cel.parse import parse
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+
+_REQUIRED: Final = (
+    "Required value: a matchConstraints with at least one resource rule is required"
+)
+_NO_HTTP: Final = (
+    "Forbidden: http.* is not allowed in namespaced policies; set"
+    " --allowHTTPInNamespacedPolicies to enable"
+)
+
+
+def expression_faults_of(document: AnyValidatingPolicy) -> Iterator[Problem]:
+    """Yield the expressions that do not compile, each with its column."""
+    for problem in expression_problems(document):
+        yield located_fault(problem)
+
+
+def review_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
+    """Yield the other reasons to refuse the policy."""
+    constraints = document.spec.match_constraints
+    if constraints is None or not constraints.resource_rules:
+        path = "spec.matchConstraints"
+        upstream = f"{path}: {_REQUIRED}"
+        yield Problem("policy.required", path, "", _REQUIRED, upstream)
+    if document.metadata.namespace and any(map(_names_http, _texts(document))):
+        upstream = f"spec: {_NO_HTTP}"
+        yield Problem("policy.http", "spec", "", _NO_HTTP, upstream)
+
+
+def _texts(document: AnyValidatingPolicy) -> Iterator[str]:
+    spec = document.spec
+    yield from (one.expression for one in (*spec.variables, *spec.match_conditions))
+    for validation in spec.validations:
+        yield from (validation.expression, validation.message_expression)
+    yield from (one.value_expression for one in spec.audit_annotations)
+
+
+def _names_http(text: str) -> bool:
+    """Return whether the expression names ``http``. KYVERNO: a local name counts."""
+    if "http" not in text:
+        return False
+    try:
+        waiting: list[Any] = [parse(text)]
+    except ExpressionInvalid:
+        return False
+    while waiting:
+        node = waiting.pop()
+        if type(node) is Ident and node.name == "http":
+            return True
+        if isinstance(node, msgspec.Struct):
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+        elif isinstance(node, tuple):
+            waiting.extend(node)
+    return False
