@@ -15,6 +15,14 @@ from kyverno_mp.expr.cel.functions.authorization import (
     AccessDecision,
     Authorizer,
 )
+from kyverno_mp.expr.cel.functions.documents import JSON, YAML
+from kyverno_mp.expr.cel.outside import (
+    GlobalContext,
+    Gvr,
+    HttpContext,
+    ImageContext,
+    ResourceContext,
+)
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.expr.cel.values import (
     INT_MAX,
@@ -147,13 +155,21 @@ _PLAIN: dict[str, Callable[[], list[Any]]] = {
         for kind in ("PathCheck", "GroupCheck", "ResourceCheck")
     },
     "kubernetes.authorization.Decision": lambda: [AccessDecision(True, "ok")],
+    "kyverno.image": lambda: _made("image", "nginx", "ghcr.io/a/b@sha256:" + "0" * 64),
+    "json.Json": lambda: [JSON],
+    "yaml.Yaml": lambda: [YAML],
+    "resource.Context": lambda: [ResourceContext(None)],
+    "globalcontext.Context": lambda: [GlobalContext(None)],
+    "imagedata.Context": lambda: [ImageContext(None)],
+    "http.Context": lambda: [HttpContext(None)],
+    "schema.GroupVersionResource": lambda: [Gvr("v1", "pods")],
 }
 
 
 @cache
 def small(kind: Type) -> tuple[Any, ...]:
     """Return small values of a type."""
-    if kind.kind == "param" or kind.name == "dyn":
+    if kind.kind == "param" or kind.name in ("dyn", "any"):
         return (1, "a", [1, 2], {"a": 1}, None, 1.5, True)
     if kind.name == "string":
         return _SMALL_TEXTS
@@ -172,7 +188,7 @@ def small(kind: Type) -> tuple[Any, ...]:
 @cache
 def large(kind: Type) -> tuple[Any, ...]:
     """Return large and hostile values of a type, as far as it has any."""
-    if kind.kind == "param" or kind.name == "dyn":
+    if kind.kind == "param" or kind.name in ("dyn", "any"):
         return ("a" * _N, [1] * _M, list(range(_M)), {str(i): i for i in range(_M)})
     if kind.name == "string":
         return _LONG_TEXTS

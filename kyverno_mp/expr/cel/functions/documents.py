@@ -22,6 +22,7 @@ _YAML_COST: Final = 2_000
 _YAML_NODE_COST: Final = 80
 _UNITS_PER_STEP: Final = 10
 _PIECE_COST: Final = 8
+_ITEM_COST: Final = 10
 _SCALARS: Final = frozenset({type(None), bool, int, float, str})
 
 
@@ -69,10 +70,14 @@ def _unmarshal(meter: Meter, _json: JsonTexts, value: Value) -> Value:
 
 def _marshal(meter: Meter, _json: JsonTexts, value: Value) -> str:
     """Print a value with sorted keys and escaped HTML."""
-    native = _native(meter, value, CEL_VALUE_DEPTH_MAX)
+    return printed(meter, json_data(meter, value))
+
+
+def printed(meter: Meter, value: Value) -> str:
+    """Return JSON data as text. Raises: CelFailed."""
     try:
         return json_text(
-            native, charge=meter.charge_bytes, visit=_charges(meter, _PIECE_COST)
+            value, charge=meter.charge_bytes, visit=_charges(meter, _PIECE_COST)
         )
     except ExpressionFailed as error:
         raise CelFailed(error.message) from error
@@ -88,10 +93,12 @@ def _native(meter: Meter, value: Value, depth: int) -> Value:
     if not depth:
         raise CelFailed(f"nested deeper than {CEL_VALUE_DEPTH_MAX} levels")
     if kind is list:
+        meter.charge(_ITEM_COST * len(value))
         meter.charge_bytes(80 + 40 * len(value))
         return [_native(meter, item, depth - 1) for item in value]
     if kind is not dict:
         raise CelFailed(f"json: unsupported type: {type_name(value)}")
+    meter.charge(2 * _ITEM_COST * len(value))
     meter.charge_bytes(80 + 140 * len(value))
     for key in value:
         if key.__class__ is not str:

@@ -7,7 +7,7 @@ Source: kyverno/sdk cel/libs/{globalcontext,imagedata,http}; docs/behaviour/cel 
 
 from typing import Final
 
-from kyverno_mp.expr.cel.functions.documents import json_data
+from kyverno_mp.expr.cel.functions.documents import json_data, printed
 from kyverno_mp.expr.cel.library import Declaration, Implementation
 from kyverno_mp.expr.cel.outside import (
     GlobalContext,
@@ -60,11 +60,7 @@ def _http_post(
     body: Value,
     headers: dict[str, str] | None = None,
 ) -> Value:
-    # PERF: the encoder is loaded only by policies that post.
-    from kyverno_mp.values.gotext import json_text
-
-    data = json_data(meter, body)
-    text = json_text(data, charge=meter.charge_bytes)
+    text = printed(meter, json_data(meter, body))
     request = HttpRequest("POST", url, headers or {}, f"{text}\n".encode(), "")
     return _exchanged(meter, context, request)
 
