@@ -2,7 +2,8 @@
 
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 1.7; k8s.io/api admissionregistration/v1.
+Source: docs/behaviour/controllers 1.7; docs/behaviour/v1.19 4 (fields of
+exceptions); k8s.io/api admissionregistration/v1.
 """
 
 from typing import Final
@@ -15,6 +16,7 @@ from kyverno_mp.policy.crd.notation import (
     INT32,
     SELECTOR,
     TEXT,
+    TEXT_MAP,
     TEXTS,
     TIME,
     Fields,
@@ -198,6 +200,9 @@ CEL_POLICY_EXCEPTION: Final[Fields] = {
             "images": TEXTS,
             "allowedValues": TEXTS,
             "reportResult": default("skip", choice("skip", "pass")),
+            "expiresAt": TIME,
+            "properties": TEXT_MAP,
+            "evaluationMode": TEXT,
         }
     )
 }
