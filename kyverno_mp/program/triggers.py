@@ -21,6 +21,7 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.generate.rule import LinkedGeneration
+from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.request import Request, copy_of
 from kyverno_mp.program.rule_gate import RuleGate
 
@@ -118,7 +119,7 @@ class _Policy:
 class LinkedTriggers:
     """The rules that one set of candidates may trigger; requests share it."""
 
-    __slots__ = ("_background_user", "_policies")
+    __slots__ = ("_background_user", "_policies", "reads_namespace")
 
     def __init__(
         self,
@@ -128,6 +129,12 @@ class LinkedTriggers:
         """``background_user``: whose requests rules leave out unless they want them."""
         self._background_user = background_user
         self._policies = [_Policy(policy, rules) for policy, rules in entries]
+        self.reads_namespace = any(
+            reads_namespace(policy.ir, rule.ir)
+            for policy in self._policies
+            for rule in (*policy.generating, *policy.mutating)
+        )
+        """Whether what is triggered depends on the request's namespace."""
 
     def evaluate(self, context: RequestContext) -> list[Triggered]:
         """Return what a request triggers. Raises: Preempted, DependencyError."""
