@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate import Outcome
+from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.runner import TRANSIENT, Failure, Runner
 from kyverno_mp.background.update_request import (

@@ -3,7 +3,7 @@
 Red here means: an object that a rule had to generate is missing for good, or there
 although its policy is gone.
 
-KYVERNO_MP_TEST_AWAY_S=60 keeps the API server away for a minute.
+E2E_AWAY_S=60 keeps the API server away for a minute.
 """
 
 import os
@@ -35,7 +35,7 @@ from tests.e2e.waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 MANY = 120
-AWAY_S = float(os.environ.get("KYVERNO_MP_TEST_AWAY_S", "4"))
+AWAY_S = float(os.environ.get("E2E_AWAY_S", "4"))
 DATA = {"data": {"from": "policy"}}
 WANTED = {f"t{number}" for number in range(MANY)}
 
