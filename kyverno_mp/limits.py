@@ -583,8 +583,8 @@ BACKGROUND_TRIGGERS_MAX = 100_000
 each. Policies whose triggers do not fit are looked at again."""
 
 BACKGROUND_WRITTEN_MAX = 20_000
-"""Generated objects whose last written version is remembered, about 300 bytes each, so
-that an update that changes nothing costs no call."""
+"""Generated objects whose last write is remembered, about 500 bytes each, so that an
+update that changes nothing costs no write, and contested objects are known."""
 
 BACKGROUND_LOCKS = 256
 """Locks for the triggers that are processed: far more than threads, so that two of them

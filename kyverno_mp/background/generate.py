@@ -16,7 +16,13 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import CREATED, KEPT, Downstream, Found
+from kyverno_mp.background.downstream import (
+    CONTESTED,
+    CREATED,
+    KEPT,
+    Downstream,
+    Found,
+)
 from kyverno_mp.background.labels import trigger_selector
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
@@ -74,6 +80,8 @@ class Outcome(NamedTuple):
     """The outcome that is counted when it waited in vain; "": it is done then."""
     runs_then: bool = False
     """What it waits for need not happen: then things are taken as they are."""
+    pause_s: float = 0.0
+    """When it is to be looked at again; 0: soon."""
 
 
 ABSENT: Final = "dropped_absent"
@@ -165,8 +173,7 @@ class Generator:
         wanted = self.evaluate(task, policy, rule, trigger)
         if wanted is None:
             return DONE
-        self._write_all(policy, rule, wanted)
-        return APPLIED
+        return self._write_all(policy, rule, wanted)
 
     def evaluate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
@@ -196,19 +203,21 @@ class Generator:
 
     def _write_all(
         self, policy: ReadyPolicy, rule: GenerateRule, wanted: list[Generated]
-    ) -> None:
+    ) -> Outcome:
         # What is not recorded would stay when its policy goes unseen.
         is_new = bool(wanted and rule.deletes_with_policy) and self.register.add(
             policy.stored.name, rule.name, rule.downstream_kinds()
         )
         try:
-            for one in wanted:
-                self._write(policy, rule, one)
+            pauses = [self._write(policy, rule, one) for one in wanted]
         finally:
             if is_new:
                 self.on_recorded(policy.stored.key)
+        later = [pause_s for pause_s in pauses if pause_s]
+        return _contested(min(later)) if later else APPLIED
 
-    def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> None:
+    def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> float:
+        """Write an object; return for how long it has to be left as it is."""
         if one.source is not None and rule.synchronizes:
             self._label(one.source)
         done = self.downstream.write(
@@ -216,11 +225,18 @@ class Generator:
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
         )
-        if done != KEPT:
-            recorder = PolicyRecorder(
-                policy.stored, self.dependencies.events, self.dependencies.metrics
-            )
-            recorder.generated(rule.name, one, is_new=done == CREATED)
+        if done.action == KEPT:
+            return 0.0
+        recorder = PolicyRecorder(
+            policy.stored, self.dependencies.events, self.dependencies.metrics
+        )
+        if done.action == CONTESTED:
+            recorder.put_off()
+            return done.pause_s
+        recorder.generated(rule.name, one, is_new=done.action == CREATED)
+        if done.is_contest:
+            recorder.contested(rule.name, one, done.rival)
+        return 0.0
 
     def _label(self, source: Json) -> None:
         """Let admission notice changes of a source from the version on that was read.
@@ -267,7 +283,7 @@ class Generator:
         if live is not None and not is_ending(live):
             with contextlib.suppress(ExpressionFailed):
                 wanted = self.evaluate(task, policy, rule, live) or []
-        self._write_all(policy, rule, wanted)
+        written = self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
         stale = [
             one
@@ -276,7 +292,7 @@ class Generator:
             and place_of(one) not in kept
         ]
         self._delete(task, stale)
-        return APPLIED
+        return written
 
     def _align(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
@@ -287,11 +303,11 @@ class Generator:
         wanted: list[Generated] = []
         if live is not None and not is_ending(live):
             wanted = self.evaluate(task, policy, rule, live) or []
-        self._write_all(policy, rule, wanted)
+        written = self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
         owned = self._owned(task, rule)
         self._delete(task, [one for one in owned if place_of(one) not in kept])
-        return APPLIED
+        return written
 
     def _delete_all(self, task: Task, rule: GenerateRule) -> None:
         if rule.synchronizes:
@@ -321,6 +337,17 @@ class Generator:
         for one in self.downstream.find(selector, kinds):
             if place_of(one) in places:
                 self.downstream.delete(one, selector)
+
+
+def _contested(pause_s: float) -> Outcome:
+    """Return that something is left as others made it, for now."""
+    return Outcome(
+        applied=True,
+        waits=True,
+        reason="others change what was generated",
+        limit_s=float("inf"),
+        pause_s=pause_s,
+    )
 
 
 def undeleted(task: Task, triggers: Triggers) -> Outcome | None:

@@ -173,7 +173,9 @@ class Requests:
         key = (task.type, task.policy, task.rule)
         pause_s: float | None = None
         try:
-            failure = self._runner.run_tasks([task])[0]
+            failure, waits = self._runner.run_tasks([task])
+            if waits is not None and waits.pause_s:
+                pause_s = waits.pause_s
             if failure:
                 failures += 1
                 self._record_failure(failure, is_new=failures == 1)
@@ -216,7 +218,7 @@ class Requests:
         if failure:
             return self._fail(one, progress, failure)
         if waits is not None and not self._is_over(progress, waits):
-            return self._poll(progress)
+            return self._poll(progress, waits)
         if waits is not None and waits.drops_as:
             _log.info("%s: %s", waits.drops_as, waits.reason, extra=_fields_of(one))
         self._remove(one, progress)
@@ -251,8 +253,10 @@ class Requests:
         progress.due_s = self._dependencies.clock.monotonic_s() + pause_s
         return pause_s
 
-    def _poll(self, progress: _Progress) -> float:
+    def _poll(self, progress: _Progress, waits: Outcome) -> float:
         """Try again soon; less often, the longer it takes."""
+        if waits.pause_s:
+            return self._again(progress, waits.pause_s)
         progress.polls += 1
         waited_s = self._dependencies.clock.monotonic_s() - progress.marked_s
         pause_s = max(_POLLS.pause_s(progress.polls), waited_s / _LATE_AT_MOST)

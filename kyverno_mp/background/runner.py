@@ -106,7 +106,7 @@ class Runner:
                 continue
             if outcome.waits:
                 waits = waits or outcome
-            elif of_one_trigger and _ends(outcome, policy):
+            if of_one_trigger and _ends(outcome, policy):
                 break
         return failure, waits
 

@@ -88,7 +88,9 @@ class Background:
             dependencies.client, dependencies.settings.exceptions_in
         )
         triggers = Triggers(dependencies.client, kinds)
-        downstream = Downstream(dependencies.client, kinds, dependencies.holds_lease)
+        downstream = Downstream(
+            dependencies.client, kinds, dependencies.holds_lease, clock.monotonic_s
+        )
         self.register = Register(
             dependencies.client, dependencies.settings.namespace, downstream.guard
         )

@@ -76,7 +76,9 @@ def _previewer(cluster: Cluster, namespace: str) -> Previewer:
     client = cluster.client
     kinds = Kinds(client, dependencies.clock.monotonic_s)
     triggers = Triggers(client, kinds)
-    downstream = Downstream(client, kinds, dependencies.holds_lease)
+    downstream = Downstream(
+        client, kinds, dependencies.holds_lease, dependencies.clock.monotonic_s
+    )
     register = Register(client, namespace, downstream.guard)
     return Previewer(
         Generator(dependencies, triggers, downstream, register, lambda _policy: None),
