@@ -47,7 +47,6 @@ from kyverno_mp.program.generate.labels import (
     POLICY,
     POLICY_NAMESPACE,
     RULE,
-    Origin,
     origin_of,
 )
 from kyverno_mp.program.generate.pattern import Generated
@@ -320,11 +319,6 @@ class Downstream:
             self._written.move_to_end(uid)
             while len(self._written) > BACKGROUND_WRITTEN_MAX:
                 self._written.popitem(last=False)
-
-
-def owned_by(found: Found) -> Origin | None:
-    """Return the policy and rule that generated an object."""
-    return origin_of(found.labels)
 
 
 def _found(resource: Resource, raw: Json) -> Found:
