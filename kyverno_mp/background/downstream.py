@@ -45,7 +45,6 @@ from kyverno_mp.program.generate.labels import (
     POLICY,
     POLICY_NAMESPACE,
     RULE,
-    Origin,
     origin_of,
 )
 from kyverno_mp.program.generate.pattern import Generated
@@ -344,11 +343,6 @@ class Downstream:
         elif not metadata.get("namespace"):
             metadata["namespace"] = "default"
         return resource, {**raw, "metadata": metadata}
-
-
-def owned_by(found: Found) -> Origin | None:
-    """Return the policy and rule that generated an object."""
-    return origin_of(found.labels)
 
 
 def _found(resource: Resource, raw: Json) -> Found:

@@ -14,7 +14,7 @@ from kyverno_mp.background.dependencies import EventSink, Metrics
 from kyverno_mp.background.policies import StoredPolicy
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.kube.apply import key_of
-from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED, BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
@@ -114,7 +114,7 @@ class PolicyRecorder:
         topic: str = "",
     ) -> None:
         self.events.submit(
-            Notice(
+            EventInfo(
                 regarding=regarding,
                 related=related,
                 reason=reason,

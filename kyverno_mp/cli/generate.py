@@ -54,7 +54,7 @@ _SECRET: Final = ("data", "stringData")
 class _Nobody:
     """Takes Events and counts of a run that nobody watches."""
 
-    def submit(self, _notice: object) -> bool:
+    def submit(self, _info: object) -> bool:
         return False
 
     def count(self, *_of: object) -> None:

@@ -27,7 +27,7 @@ from kyverno_mp.program.context.request_root import request_root
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.containers import count_containers
-from kyverno_mp.values.dotted import merged, nested
+from kyverno_mp.values.dotted import merged
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, weigh
 from kyverno_mp.values.image import extract_images
 from kyverno_mp.values.jsonvalue import Json
@@ -146,13 +146,6 @@ class RequestContext:
                 settings=self.cluster_data.settings().images,
             )
         return self._images
-
-
-def for_request(
-    request: Request, cluster_data: ClusterData, runtime: Runtime
-) -> RequestContext:
-    """Build the state that rules of one request share."""
-    return RequestContext(request, cluster_data, runtime)
 
 
 class _Loader:
@@ -449,8 +442,3 @@ class RuleContext:
         request = self.root.get("request")
         kept = request if type(request) is dict else {}
         self.root = {**self.root, "request": {**kept, "object": value}}
-
-    def inject(self, variables: dict[str, Json]) -> None:
-        """Merge values by dotted name, e.g. ``{"request.operation": "UPDATE"}``."""
-        for name, value in variables.items():
-            self.root = merged(self.root, nested(name, value))

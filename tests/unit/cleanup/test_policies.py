@@ -212,9 +212,9 @@ def test_objects_are_deleted_as_they_were_judged(
         "successfully cleaned up the target resource ConfigMap/a/one"
         in recorded.notes()
     )
-    [notice] = recorded.notices
-    assert (notice.reason, notice.action) == ("PolicyApplied", "Resource Cleaned Up")
-    assert notice.regarding.api_version == "kyverno.io/v2"
+    [event] = recorded.events
+    assert (event.reason, event.action) == ("PolicyApplied", "Resource Cleaned Up")
+    assert event.regarding.api_version == "kyverno.io/v2"
 
 
 def test_the_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -> None:
@@ -432,7 +432,7 @@ def test_a_run_beyond_its_budget_deletes_nothing(
         assert "3 of 5 matching objects" in found["message"]
         assert BUDGET in found["message"]
         assert "ConfigMap/a/c0, ConfigMap/a/c1, ConfigMap/a/c2" in found["message"]
-        assert any(one.reason == "PolicyError" for one in recorded.notices)
+        assert any(one.reason == "PolicyError" for one in recorded.events)
 
 
 @pytest.mark.parametrize(
@@ -460,7 +460,7 @@ def test_a_policy_that_cannot_be_read_deletes_nothing(
     due()
     assert names(api) == ["a/one"]
     assert condition_of(api)["reason"] == reason
-    assert len(recorded.notices) == 1
+    assert len(recorded.events) == 1
     assert api.count("PUT") == 1
 
 
@@ -544,7 +544,7 @@ def test_large_runs_cause_few_events(
     for number in range(40):
         config_map(api, f"c{number}")
     due()
-    assert len(recorded.notices) == 26
+    assert len(recorded.events) == 26
     assert recorded.notes()[-1] == "successfully cleaned up 15 more resources"
     assert recorded.total("kyverno_cleanup_controller_deletedobjects_total") == 40
 
@@ -686,7 +686,7 @@ def test_a_run_that_takes_long_to_decide_ends(
     found = condition_of(api)
     assert (found["reason"], found["status"]) == ("Failed", "False")
     assert "more than 600 s" in found["message"]
-    assert len(recorded.notices) == 1
+    assert len(recorded.events) == 1
 
 
 def test_answers_of_context_entries_are_bounded(
