@@ -77,9 +77,7 @@ def _contested(one: Term) -> float:
 
 
 def _notes(one: Term) -> list[str]:
-    return [
-        notice.note for notice in one.recorded.notices if notice.reason == "PolicyError"
-    ]
+    return [info.note for info in one.recorded.events if info.reason == "PolicyError"]
 
 
 def test_pauses_grow(user: User) -> None:
