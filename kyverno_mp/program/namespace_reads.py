@@ -3,8 +3,8 @@
 Room: program. Takes: records of a policy and of a rule. Gives: reads_namespace; plans
 say it of their candidates. Next: webhook/review/service asks the API server only then.
 May touch: nothing outside its arguments.
-Source: the readers of Request.namespace_labels and Request.namespace_known, which
-tests/unit/program/test_namespace_reads.py lists.
+Source: the readers of Request.namespace_labels and Request.namespace_known; a test
+lists them.
 
 A new namespace is not published yet when its first objects are reviewed. Rules that
 read neither its labels nor whether it exists have the same result without it.

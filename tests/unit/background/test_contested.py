@@ -78,7 +78,7 @@ def _contested(one: Term) -> float:
 
 def _notes(one: Term) -> list[str]:
     return [
-        notice.note for notice in one.recorded.notices if notice.reason == "PolicyError"
+        record.note for record in one.recorded.events if record.reason == "PolicyError"
     ]
 
 
