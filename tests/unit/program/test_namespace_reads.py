@@ -4,6 +4,7 @@ Red means: reviews in a new namespace get a wrong verdict, or each costs a call.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,8 @@ class Recorder:
     def __init__(self) -> None:
         self.got: list[Any] = []
 
-    def triggered(self, _request: Request, found: list[Triggered]) -> None:
+    def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
+        del request
         self.got.append(list(found))
 
     def changed(self, *_: object) -> None:
