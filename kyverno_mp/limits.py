@@ -597,6 +597,10 @@ drained Pods and finalizers of cloud providers take minutes."""
 BACKGROUND_RULE_S_MAX = 30
 """Time in which a rule is evaluated for one trigger in the background."""
 
+BACKGROUND_ATTEMPTS_MAX = 10
+"""Failed attempts at an UpdateRequest, or at a task of a policy event; with the pauses
+between them about eight minutes, in which somebody may grant what is missing."""
+
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""
 

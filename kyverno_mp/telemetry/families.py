@@ -236,8 +236,8 @@ BACKGROUND_REQUESTS: Final = Family(
     "kyverno_mp_background_requests_total",
     "counter",
     ("request_type", "outcome"),
-    "UpdateRequests by outcome: done, failed (it comes again), dropped_absent (there"
-    " was no trigger for 30 s), dropped_present (what was to be deleted still exists,"
+    "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
+    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present (what was to be deleted still exists,"
     " or is still wanted), dropped_failing (the last attempt failed).",
 )
 BACKGROUND_WRITES: Final = Family(

@@ -75,7 +75,7 @@ class Service:
         arrived_ns: int = 0,
         weight: int = 0,
     ) -> Answer:
-        """Answer a review. Raises: Refusal, and nothing else.
+        """Answer a review. Raises: HttpError, and nothing else.
 
         ``arrived_ns``: when the caller began to wait, for the deadline; 0: now.
         ``weight``: ``decoded_bytes(body)``, which takes milliseconds for a large body;
