@@ -237,8 +237,9 @@ BACKGROUND_REQUESTS: Final = Family(
     "counter",
     ("request_type", "outcome"),
     "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
-    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present (what was to be deleted still exists,"
-    " or is still wanted), dropped_failing (the last attempt failed).",
+    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present"
+    " (what was to be deleted still exists, or is still wanted), dropped_failing (the"
+    " last attempt failed).",
 )
 BACKGROUND_WRITES: Final = Family(
     "kyverno_mp_background_writes_total",
