@@ -284,6 +284,7 @@ def _requests_of(plane: ControlPlane, space: Space) -> Iterator[set[str]]:
         yield found
     finally:
         informer.stop()
+        client.close()
 
 
 def test_a_permission_that_comes_later(api: Api, space: Space) -> None:
