@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class ConfigMaps(Protocol):
     """ConfigMaps by namespace and name."""
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         """Return the ConfigMap object, e.g. ``{"metadata": .., "data": {..}}``.
 
-        Raises: ExpressionFailed (``context.configmap_not_found``).
+        Raises: ExpressionFailed (``context.configmap_not_found``), DeadlinePassed.
         """
 
 

@@ -40,7 +40,8 @@ class Cluster:
         self.asked.append(request.path or request.url)
         return {"secret": "s"}
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        assert deadline_ns
         self.asked.append(f"{namespace}/{name}")
         return {"data": {"secret": "s"}}
 
@@ -231,4 +232,4 @@ def test_exceptions_count_where_the_operator_says(
     policy_set = library.update(Changes(changed, ()))
     without = PolicyStore(lambda _: False).update(Changes(changed, ()))
     assert (policy_set.encoded != without.encoded) is counts
-    assert any("does not count" in text for text in policy_set.problems) is not counts
+    assert any("is ignored" in text for text in policy_set.problems) is not counts
