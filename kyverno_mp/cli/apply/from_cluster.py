@@ -25,7 +25,7 @@ from kyverno_mp.cli.cluster.resources import (
     resources_of,
 )
 from kyverno_mp.cli.cluster.spool import Spool
-from kyverno_mp.cli.sources.compiled import compile_admission, compile_all
+from kyverno_mp.cli.sources.compiled import compile_admission, compile_all, compile_cel
 from kyverno_mp.cli.sources.policies import PolicySet
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.kube.discovery import Directory, Discovery
@@ -90,7 +90,10 @@ def _directory(client: Client) -> Directory:
 def _resources(directory: Directory, policies: PolicySet) -> list[Resource]:
     # Only the kinds of these are used: exceptions may come with the objects.
     compiled = compile_all(policies.documents, (), policies.cleanups)
-    return resources_of(kinds_of(compiled), compile_admission(policies), directory)
+    constraints = [one.constraints for one in compile_admission(policies)]
+    for cel in compile_cel(policies, (), compiled):
+        constraints += [body.constraints for body in cel.bodies]
+    return resources_of(kinds_of(compiled), constraints, directory)
 
 
 def _wanted(options: Options) -> Wanted:

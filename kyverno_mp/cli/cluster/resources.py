@@ -19,7 +19,7 @@ from kyverno_mp.cli.cluster.spool import Part, Spool
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import DependencyError
-from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ConstraintsIR
 from kyverno_mp.ir.match import KindIR
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
@@ -91,7 +91,7 @@ def kinds_of(compiled: Compiled) -> Iterator[KindIR]:
 
 def resources_of(
     kinds: Iterable[KindIR],
-    admission: Sequence[AdmissionPolicyIR],
+    constraints: Sequence[ConstraintsIR | None],
     directory: Directory,
 ) -> list[Resource]:
     """Return what to list, each resource in one version unless policies name more.
@@ -109,7 +109,7 @@ def resources_of(
     loose += [
         one
         for one in directory.resources
-        if any(_is_constrained(ir, one) for ir in admission)
+        if any(_is_constrained(given, one) for given in constraints)
     ]
     chosen = dict.fromkeys(exact)
     known = {(one.group, one.plural) for one in exact}
@@ -120,16 +120,16 @@ def resources_of(
     return [one for one in directory.resources if one in chosen and "list" in one.verbs]
 
 
-def _is_constrained(ir: AdmissionPolicyIR, one: Resource) -> bool:
+def _is_constrained(constraints: ConstraintsIR | None, one: Resource) -> bool:
     def has(listed: Sequence[str], value: str) -> bool:
         return "*" in listed or value in listed
 
-    return ir.constraints is not None and any(
+    return constraints is not None and any(
         has(rule.groups, one.group)
         and has(rule.versions, one.version)
         and has(rule.resources, one.name)
         and not one.subresource
-        for rule in ir.constraints.rules
+        for rule in constraints.rules
     )
 
 

@@ -242,6 +242,51 @@ def test_parameters_that_are_not_there(
     assert apply("", policy=policy).out.endswith(summary(errors=errors))
 
 
+IN_CEL = """
+apiVersion: policies.kyverno.io/v1
+kind: ValidatingPolicy
+metadata: {name: v}
+spec:
+  matchConstraints:
+    namespaceSelector: {matchLabels: {team: a}}
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: ["*"]}
+  variables:
+  - name: settings
+    expression: resource.get('v1', 'configmaps', 'apps', 'settings')
+  - name: pods
+    expression: resource.list(resource.toGVR('v1', 'Pod'), '', {'app':'x'}).items
+  validations:
+  - expression: >-
+      object.spec.priority < int(variables.settings.data.most)
+      && dyn(resource.get('v1', 'configmaps', 'apps', 'gone')) == null
+      && variables.pods.size() == 5
+      && namespaceObject.metadata.labels.team == 'a'
+"""
+
+
+def test_policies_in_cel_read_the_cluster(api: FakeApi, apply: Any) -> None:
+    put_pods(api, 3)
+    put_pods(api, 2, "other", app="x")
+    api.put("/api/v1/namespaces/apps/configmaps/settings", data={"most": "2"})
+    done = apply("", policy=IN_CEL)
+    assert done.out.endswith(summary(2, 1)), done.out + done.err
+    assert "policy v -> resource apps/Pod/p2 failed:" in done.out
+    assert api.count(r"GET /api/v1/pods\?labelSelector=app%3Dx")
+
+
+def test_what_policies_in_cel_may_not_read(api: FakeApi, apply: Any) -> None:
+    put_pods(api, 5)
+    path = "/api/v1/namespaces/apps/configmaps/settings"
+    api.fault(f"GET {path}", 403)
+    done = apply("", "-p", policy=IN_CEL)
+    assert "failed to get resource: permission denied: " in done.out
+    text = IN_CEL.replace("'settings'", "'../../secrets'")
+    done = apply("", "-p", policy=text)
+    assert "is not a name" in done.out
+    assert not api.count("GET .*secrets")
+
+
 def test_with_a_cluster_a_policy_with_bindings_has_constraints(
     api: FakeApi, apply: Any
 ) -> None:
