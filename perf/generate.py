@@ -13,7 +13,6 @@ with a policy that only validates them, for the price of admission.
 import argparse
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -21,22 +20,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psutil
 
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kyverno_mp.kube.access import from_kubeconfig
-from kyverno_mp.kube.cache import Informer, whole
-from kyverno_mp.kube.pool import Pool
-from kyverno_mp.kube.resource import Key, core
-from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope
-from perf.cleanup import until
+from kyverno_mp.kube.resource import Key
 from perf.cluster import POLICIES, control_plane
-from perf.servers import Unready, write_result
+from perf.pools import ConfigMaps, Instants, Row, grant, parser_of, run, until
+from perf.servers import Unready
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import ADMISSION, Product, holder_of
@@ -44,7 +38,6 @@ from tests.e2e.product import ADMISSION, Product, holder_of
 BACKGROUND: Final = "kyverno-background-controller"
 _NAMESPACES: Final = "/api/v1/namespaces"
 _REQUESTS: Final = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
-_ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 _CREATORS: Final = 16
 _CONFIG_MAP: Final = "made"
 _VALIDATES: Final = {
@@ -63,7 +56,6 @@ _GENERATES: Final = {
 _OF_AN_OBJECT: Final = frozenset({"updaterequests", "configmaps", "namespaces"})
 """Resources whose calls belong to single objects; Events are counted apart."""
 _MIB: Final = 2**20
-Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -71,35 +63,31 @@ def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     if args.short:
         args.namespaces, args.rate = 200, 25
-    try:
-        with tempfile.TemporaryDirectory(prefix="kyverno-mp-perf-") as name:
-            row = measure(args, Path(name))
-    except Unready as error:
-        print(f"cannot measure: {error}")
-        return 2
-    print("\n".join(f"{key:28} {value}" for key, value in row.items()))
-    write_result("generate", {"row": row}, args.json)
-    return check(row) if args.check else 0
+    return run("generate", args, measure, _shown, check)
+
+
+def _shown(row: Row) -> str:
+    return "\n".join(f"{key:28} {value}" for key, value in row.items())
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--namespaces", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=50.0, help="per second")
     parser.add_argument("--short", action="store_true", help="200 at 25 per second")
-    parser.add_argument("--json", type=Path, help="instead of perf/results")
-    parser.add_argument(
-        "--check", action="store_true", help="fail when an aim is missed"
-    )
     return parser.parse_args(arguments)
 
 
 def measure(args: argparse.Namespace, folder: Path) -> Row:
     """Return the figures."""
     with control_plane(folder) as plane, Api(plane.access) as api:
-        grant(api)
-        with generating(plane, folder) as processes, Made(plane) as made:
+        grant(api, "background", "create", "update", "patch", "delete")
+        made = Made()
+        with (
+            generating(plane, folder) as processes,
+            ConfigMaps(plane, made.note, ""),
+        ):
             bench = Bench(plane, api, processes, made)
             bench.store("validate", {"validate": _VALIDATES})
             bench.create("first", 20, args.rate)
@@ -109,15 +97,6 @@ def measure(args: argparse.Namespace, folder: Path) -> Row:
             until(lambda: made.count("warm") == 20, "the first objects do not come")
             until(bench.is_idle, "requests stay")
             return bench.generate(args.namespaces, args.rate, without)
-
-
-def grant(api: Api) -> None:
-    """Let the account of the pool write ConfigMaps."""
-    label = {"rbac.kyverno.io/aggregate-to-background-controller": "true"}
-    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
-    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}
-    metadata = {"name": "perf:background", "labels": label}
-    api.create(_ROLES, {"metadata": metadata, "rules": [rule]})
 
 
 @contextmanager
@@ -141,38 +120,16 @@ def generating(
         product.stop()
 
 
-class Made:
-    """Watches ConfigMaps and notes when each exists, by its Namespace."""
+class Made(Instants):
+    """Notes when each ConfigMap exists, by its Namespace, and counts its writes."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        client = Client(Pool(from_kubeconfig(plane.kubeconfig)), "perf")
-        scope = WatchScope(resource=core("configmaps"), metadata_only=True)
-        self._informer: Informer[bytes] = Informer(client, scope, whole)
-        self._informer.on_change(self._note)
-        self._lock = threading.Lock()
-        self.at_s: dict[str, float] = {}
+    def __init__(self) -> None:
+        super().__init__()
         self.writes: Counter[str] = Counter()
 
-    def __enter__(self) -> Self:
-        """Start to watch."""
-        self._informer.start()
-        if not self._informer.wait_synced(30):
-            raise Unready("the watch does not start")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the watch."""
-        self._informer.stop()
-
-    def count(self, prefix: str) -> int:
-        """Return how many objects of a part exist."""
-        with self._lock:
-            return sum(name.startswith(prefix) for name in self.at_s)
-
-    def _note(self, key: Key) -> None:
-        if key[1] != _CONFIG_MAP or self._informer.get(key) is None:
-            return
-        with self._lock:
+    def note(self, key: Key, exists: bool) -> None:  # noqa: FBT001 # as ConfigMaps calls it
+        """Note a change."""
+        if exists and key[1] == _CONFIG_MAP:
             self.at_s.setdefault(key[0], time.monotonic())
             self.writes[key[0]] += 1
 
