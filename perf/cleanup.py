@@ -8,6 +8,7 @@ instant of the label to the event.
 
     python perf/cleanup.py [--objects 10000] [--at-once 1000] [--by-policy 2000]
                            [--check]
+    python perf/cleanup.py --idle      the cost of waiting for --objects, and no more
 """
 
 import argparse
@@ -15,24 +16,30 @@ import math
 import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 import psutil
 
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kyverno_mp.kube.resource import Key
+from kyverno_mp.kube.access import from_kubeconfig
+from kyverno_mp.kube.cache import Informer, whole
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.resource import Key, core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
 from perf.cluster import control_plane
-from perf.pools import ConfigMaps, Instants, Row, grant, parser_of, run, until
-from perf.servers import Unready
+from perf.servers import Unready, write_result
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import CLEANUP, Product, holder_of
@@ -40,31 +47,46 @@ from tests.e2e.product import CLEANUP, Product, holder_of
 _SPACE: Final = "cleanup"
 _OBJECTS: Final = f"/api/v1/namespaces/{_SPACE}/configmaps"
 _POLICIES: Final = "/apis/kyverno.io/v2/clustercleanuppolicies"
+_ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 _LABEL: Final = "cleanup.kyverno.io/ttl"
 _USER: Final = f":{CLEANUP}"
 _CREATORS: Final = 8
 _WINDOW_S: Final = 60
 _IDLE_S: Final = 30.0
+_WAIT_S: Final = 240.0
+_LATER_S: Final = 3600
+_SETTLE_S: Final = 3.0
+"""The watch has brought the last objects by then."""
+Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the measurement; 0 = fine, 1 = an aim is missed, 2 = cannot measure."""
-    return run("cleanup", parse(arguments), measure, _shown, check)
-
-
-def _shown(rows: Sequence[Row]) -> str:
-    return "\n".join(
-        "  ".join(f"{key} {value}" for key, value in row.items()) for row in rows
-    )
+    args = parse(arguments)
+    try:
+        with tempfile.TemporaryDirectory(prefix="kyverno-mp-perf-") as name:
+            rows = measure(args, Path(name))
+    except Unready as error:
+        print(f"cannot measure: {error}")
+        return 2
+    for row in rows:
+        print("  ".join(f"{key} {value}" for key, value in row.items()))
+    write_result("cleanup", {"rows": rows}, args.json)
+    return check(rows) if args.check else 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = parser_of(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--objects", type=int, default=10_000)
     parser.add_argument("--at-once", type=int, default=1000)
     parser.add_argument("--by-policy", type=int, default=2000)
     parser.add_argument("--lead-s", type=int, default=60, help="to create the objects")
+    parser.add_argument("--idle", action="store_true", help="only the cost of waiting")
+    parser.add_argument("--json", type=Path, help="instead of perf/results")
+    parser.add_argument(
+        "--check", action="store_true", help="fail when an aim is missed"
+    )
     return parser.parse_args(arguments)
 
 
@@ -72,15 +94,13 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Row]:
     """Return a row for each part."""
     with control_plane(folder) as plane, Api(plane.access) as api:
         api.create("/api/v1/namespaces", {"metadata": {"name": _SPACE}})
-        grant(api, "cleanup", "delete")
-        gone = Gone()
-        with (
-            cleaning(plane, folder) as process,
-            ConfigMaps(plane, gone.note, _SPACE),
-        ):
+        grant(api)
+        with cleaning(plane, folder) as process, Gone(plane) as gone:
             bench = Bench(plane, api, process, gone)
             bench.warm_up()
             rows = [bench.idle("idle, nothing is labelled")]
+            if args.idle:
+                return [*rows, bench.waiting(args.objects)]
             rows += bench.ttl(
                 "TTL, within a minute", args.objects, args.lead_s, spread=True
             )
@@ -89,6 +109,15 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Row]:
             )
             rows.append(bench.policy(args.by_policy))
             return rows
+
+
+def grant(api: Api) -> None:
+    """Let the account of the role delete ConfigMaps."""
+    label = {"rbac.kyverno.io/aggregate-to-cleanup-controller": "true"}
+    verbs = ["get", "list", "watch", "delete"]
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}
+    metadata = {"name": "perf:cleanup", "labels": label}
+    api.create(_ROLES, {"metadata": metadata, "rules": [rule]})
 
 
 @contextmanager
@@ -105,13 +134,39 @@ def cleaning(plane: ControlPlane, folder: Path) -> Iterator[psutil.Process]:
         product.stop()
 
 
-class Gone(Instants):
-    """Notes when each ConfigMap is gone."""
+class Gone:
+    """Watches ConfigMaps and notes when each is gone."""
 
-    def note(self, key: Key, exists: bool) -> None:  # noqa: FBT001 # as ConfigMaps calls it
-        """Note a change."""
-        if not exists:
-            self.at_s[key[1]] = time.time()
+    def __init__(self, plane: ControlPlane) -> None:
+        client = Client(Pool(from_kubeconfig(plane.kubeconfig)), "perf")
+        scope = WatchScope(
+            resource=core("configmaps"), namespace=_SPACE, metadata_only=True
+        )
+        self._informer: Informer[bytes] = Informer(client, scope, whole)
+        self._informer.on_change(self._note)
+        self._lock = threading.Lock()
+        self.at_s: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        """Start to watch."""
+        self._informer.start()
+        if not self._informer.wait_synced(30):
+            raise Unready("the watch does not start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the watch."""
+        self._informer.stop()
+
+    def count(self, prefix: str) -> int:
+        """Return how many objects of a part are gone."""
+        with self._lock:
+            return sum(name.startswith(prefix) for name in self.at_s)
+
+    def _note(self, key: Key) -> None:
+        if self._informer.get(key) is None:
+            with self._lock:
+                self.at_s[key[1]] = time.time()
 
 
 class Bench:
@@ -144,6 +199,13 @@ class Bench:
             "calls_per_minute": round(len(asked) * 60 / taken_s, 1),
             "pss_mib": round(self._pss_mib(), 1),
         }
+
+    def waiting(self, count: int) -> Row:
+        """Measure what objects cost that are due much later."""
+        later = instant(time.time() + _LATER_S)
+        self._create([(f"later-{number}", later) for number in range(count)])
+        time.sleep(_SETTLE_S)
+        return self.idle(f"idle, {count} objects are labelled")
 
     def ttl(self, part: str, count: int, lead_s: int, *, spread: bool) -> list[Row]:
         """Measure how late labelled objects go, and what it costs."""
@@ -257,6 +319,15 @@ class Bench:
 def instant(at_s: float) -> str:
     """Return a label value for an instant."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H%M%SZ")
+
+
+def until(condition: Callable[[], Any], what: str, most_s: float = _WAIT_S) -> None:
+    """Wait for a condition. Raises: Unready."""
+    end_s = time.monotonic() + most_s
+    while not condition():
+        if time.monotonic() > end_s:
+            raise Unready(what)
+        time.sleep(0.1)
 
 
 def check(rows: Sequence[Row]) -> int:

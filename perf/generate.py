@@ -8,11 +8,13 @@ the Namespace to the event of the ConfigMap. Before, Namespaces are created
 with a policy that only validates them, for the price of admission.
 
     python perf/generate.py [--namespaces 1000] [--rate 50] [--short] [--check]
+    python perf/generate.py --memory 10000     what the pool takes with so many objects
 """
 
 import argparse
 import statistics
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -20,24 +22,31 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import psutil
 
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kyverno_mp.kube.resource import Key
+from kyverno_mp.kube.access import from_kubeconfig
+from kyverno_mp.kube.cache import Informer, whole
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.resource import Key, core
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from perf.cleanup import until
 from perf.cluster import POLICIES, control_plane
-from perf.pools import ConfigMaps, Instants, Row, grant, parser_of, run, until
-from perf.servers import Unready
+from perf.servers import Unready, write_result
 from tests.e2e.api import Api
+from tests.e2e.audit import Asked
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import ADMISSION, Product, holder_of
 
 BACKGROUND: Final = "kyverno-background-controller"
 _NAMESPACES: Final = "/api/v1/namespaces"
 _REQUESTS: Final = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
+_ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 _CREATORS: Final = 16
 _CONFIG_MAP: Final = "made"
 _VALIDATES: Final = {
@@ -53,9 +62,19 @@ _GENERATES: Final = {
     "synchronize": True,
     "data": {"data": {"of": "{{request.object.metadata.name}}"}},
 }
+_MANY: Final = {
+    **_GENERATES,
+    "name": "{{request.object.metadata.name}}",
+    "namespace": "many",
+    "generateExisting": True,
+}
+_SETTLE_S: Final = 20.0
 _OF_AN_OBJECT: Final = frozenset({"updaterequests", "configmaps", "namespaces"})
 """Resources whose calls belong to single objects; Events are counted apart."""
+_INSTALLATION: Final = "kyverno"
+"""Namespace whose ConfigMaps the replicas write by the clock, not for an object."""
 _MIB: Final = 2**20
+Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,32 +82,41 @@ def main(arguments: list[str] | None = None) -> int:
     args = parse(arguments)
     if args.short:
         args.namespaces, args.rate = 200, 25
-    return run("generate", args, measure, _shown, check)
-
-
-def _shown(row: Row) -> str:
-    return "\n".join(f"{key:28} {value}" for key, value in row.items())
+    try:
+        with tempfile.TemporaryDirectory(prefix="kyverno-mp-perf-") as name:
+            row = measure(args, Path(name))
+    except Unready as error:
+        print(f"cannot measure: {error}")
+        return 2
+    print("\n".join(f"{key:28} {value}" for key, value in row.items()))
+    write_result("generate", {"row": row}, args.json)
+    return check(row) if args.check else 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = parser_of(__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--namespaces", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=50.0, help="per second")
     parser.add_argument("--short", action="store_true", help="200 at 25 per second")
+    parser.add_argument(
+        "--memory", type=int, default=0, help="only the memory with so many objects"
+    )
+    parser.add_argument("--json", type=Path, help="instead of perf/results")
+    parser.add_argument(
+        "--check", action="store_true", help="fail when an aim is missed"
+    )
     return parser.parse_args(arguments)
 
 
 def measure(args: argparse.Namespace, folder: Path) -> Row:
     """Return the figures."""
     with control_plane(folder) as plane, Api(plane.access) as api:
-        grant(api, "background", "create", "update", "patch", "delete")
-        made = Made()
-        with (
-            generating(plane, folder) as processes,
-            ConfigMaps(plane, made.note, ""),
-        ):
+        grant(api)
+        with generating(plane, folder) as processes, Made(plane) as made:
             bench = Bench(plane, api, processes, made)
+            if args.memory:
+                return bench.memory(args.memory)
             bench.store("validate", {"validate": _VALIDATES})
             bench.create("first", 20, args.rate)
             without = bench.create("without", args.namespaces // 2, args.rate)
@@ -97,6 +125,15 @@ def measure(args: argparse.Namespace, folder: Path) -> Row:
             until(lambda: made.count("warm") == 20, "the first objects do not come")
             until(bench.is_idle, "requests stay")
             return bench.generate(args.namespaces, args.rate, without)
+
+
+def grant(api: Api) -> None:
+    """Let the account of the pool write ConfigMaps."""
+    label = {"rbac.kyverno.io/aggregate-to-background-controller": "true"}
+    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
+    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}
+    metadata = {"name": "perf:background", "labels": label}
+    api.create(_ROLES, {"metadata": metadata, "rules": [rule]})
 
 
 @contextmanager
@@ -120,18 +157,42 @@ def generating(
         product.stop()
 
 
-class Made(Instants):
-    """Notes when each ConfigMap exists, by its Namespace, and counts its writes."""
+class Made:
+    """Watches ConfigMaps and notes when each exists, by its Namespace."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, plane: ControlPlane) -> None:
+        client = Client(Pool(from_kubeconfig(plane.kubeconfig)), "perf")
+        scope = WatchScope(resource=core("configmaps"), metadata_only=True)
+        self._informer: Informer[bytes] = Informer(client, scope, whole)
+        self._informer.on_change(self._note)
+        self._lock = threading.Lock()
+        self.at_s: dict[str, float] = {}
         self.writes: Counter[str] = Counter()
 
-    def note(self, key: Key, exists: bool) -> None:  # noqa: FBT001 # as ConfigMaps calls it
-        """Note a change."""
-        if exists and key[1] == _CONFIG_MAP:
-            self.at_s.setdefault(key[0], time.monotonic())
-            self.writes[key[0]] += 1
+    def __enter__(self) -> Self:
+        """Start to watch."""
+        self._informer.start()
+        if not self._informer.wait_synced(30):
+            raise Unready("the watch does not start")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the watch."""
+        self._informer.stop()
+
+    def count(self, prefix: str) -> int:
+        """Return how many objects of a part exist."""
+        with self._lock:
+            return sum(name.startswith(prefix) for name in self.at_s)
+
+    def _note(self, key: Key) -> None:
+        is_many = key[0] == _MANY["namespace"] and key[1].startswith("t")
+        if self._informer.get(key) is None or not (is_many or key[1] == _CONFIG_MAP):
+            return
+        name = "/".join(key) if is_many else key[0]
+        with self._lock:
+            self.at_s.setdefault(name, time.monotonic())
+            self.writes[name] += 1
 
 
 class Bench:
@@ -150,9 +211,11 @@ class Bench:
         self._made = made
         self._answered_s: dict[str, float] = {}
 
-    def store(self, name: str, body: dict[str, Any]) -> None:
-        """Store a policy for Namespaces and wait until admission acts by it."""
-        match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
+    def store(
+        self, name: str, body: dict[str, Any], kind: str = "Namespace", **match: Any
+    ) -> None:
+        """Store a policy for a kind and wait until admission acts by it."""
+        match = {"any": [{"resources": {"kinds": [kind], **match}}]}
         spec = {"rules": [{"name": "r", "match": match, **body}]}
         raw = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "spec": spec}
         self._api.create(POLICIES, {**raw, "metadata": {"name": name}})
@@ -221,6 +284,44 @@ class Bench:
             "create_p50_ms_with": round(1e3 * statistics.median(took), 2),
         }
 
+    def memory(self, count: int) -> Row:
+        """Measure the pool's memory before and after it generates for what exists."""
+        self._api.create(_NAMESPACES, {"metadata": {"name": "many"}})
+        self._fill("/api/v1/namespaces/many/serviceaccounts", count)
+        before = self._memory()
+        self._plane.audit.mark()
+        self.store(
+            "many", {"generate": _MANY}, kind="ServiceAccount", namespaces=["many"]
+        )
+        until(lambda: self._made.count("many/t") == count, "objects are missing", 420.0)
+        until(self.is_idle, "requests stay")
+        busy = self._memory()
+        time.sleep(_SETTLE_S)
+        after = self._memory()
+        return {
+            "objects": count,
+            **self._calls(count),
+            "pss_mib_before": before,
+            "pss_mib_at_the_end": busy,
+            "pss_mib_later": after,
+            "pss_mib_more": round(after - before, 1),
+        }
+
+    def _fill(self, path: str, count: int) -> None:
+        """Create numbered objects by a few connections."""
+
+        def some(start: int) -> None:
+            with Api(self._plane.access) as own:
+                for number in range(start, count, _CREATORS):
+                    own.create(path, {"metadata": {"name": f"t{number}"}})
+
+        with ThreadPoolExecutor(_CREATORS) as pool:
+            list(pool.map(some, range(_CREATORS)))
+
+    def _memory(self) -> float:
+        process = self._processes["background"]
+        return round(float(process.memory_full_info().pss) / _MIB, 1)
+
     def _calls(self, count: int) -> Row:
         """Count the calls of both accounts."""
         asked = [
@@ -229,13 +330,17 @@ class Bench:
             for one in self._plane.audit.asked(f":{account}")
         ]
         verbs = Counter(
+            f"{one.verb} {one.resource}" for one in asked if _is_of_an_object(one)
+        )
+        others = Counter(
             f"{one.verb} {one.resource}"
             for one in asked
-            if one.resource.partition("/")[0] in _OF_AN_OBJECT
+            if not _is_of_an_object(one) and one.resource != "events"
         )
         return {
             "calls_per_object": round(sum(verbs.values()) / count, 3),
             "verbs": dict(verbs),
+            "calls_by_the_clock": dict(others),
             "events": sum(one.resource == "events" for one in asked),
             "status_writes": verbs.get("patch updaterequests/status", 0),
         }
@@ -249,6 +354,18 @@ class Bench:
             )
             for name, process in self._processes.items()
         }
+
+
+def _is_of_an_object(one: Asked) -> bool:
+    """Tell whether more objects would mean more such calls.
+
+    Lists of all objects, and what the replicas say about themselves, come by the clock.
+    """
+    if one.verb in {"list", "watch"}:
+        return False
+    if one.resource == "configmaps" and one.namespace == _INSTALLATION:
+        return False
+    return one.resource.partition("/")[0] in _OF_AN_OBJECT
 
 
 def check(row: Row) -> int:

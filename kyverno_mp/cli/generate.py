@@ -16,6 +16,7 @@ import click
 import msgspec
 import yaml
 
+from kyverno_mp.background.caches import Caches
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
@@ -75,10 +76,17 @@ def _previewer(cluster: Cluster, namespace: str) -> Previewer:
     client = cluster.client
     kinds = Kinds(client, dependencies.clock.monotonic_s)
     triggers = Triggers(client, kinds)
-    downstream = Downstream(client, kinds, dependencies.holds_lease)
+    downstream = Downstream(
+        client, kinds, dependencies.holds_lease, dependencies.clock.monotonic_s
+    )
     register = Register(client, namespace, downstream.guard)
     return Previewer(
-        Generator(dependencies, triggers, downstream, register, lambda _policy: None),
+        Generator(
+            *(dependencies, triggers, downstream, register),
+            # What is previewed was read just now.
+            Caches(lambda policy, _exceptions: policy, triggers),
+            lambda _policy: None,
+        ),
         Existing(dependencies, kinds),
         register,
         Objects(client, downstream.guard),

@@ -29,6 +29,7 @@ from kyverno_mp.program.batch_layout import Chosen
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.matching.match import reads_namespace_labels
+from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, not_evaluated
@@ -52,6 +53,7 @@ class _Prepared:
         "entries",
         "fails",
         "needs_io",
+        "reads_namespace",
         "triggers",
         "warns",
     )
@@ -73,6 +75,11 @@ class _Prepared:
         self.needs_io = any(
             rule.ir.effects & SLOW for _, rules in self.entries for rule in rules
         )
+        self.reads_namespace = any(
+            reads_namespace(policy, rule.ir)
+            for policy, rules in self.entries
+            for rule in rules
+        ) or (triggers is not None and triggers.reads_namespace)
 
     def batch(self, action: str, request: Request) -> Batch:
         """Return the policies with their rules of one effective action."""
@@ -138,6 +145,7 @@ class ValidationPlan:
         "fails",
         "left_out",
         "needs_io",
+        "reads_namespace",
         "triggers",
         "warns",
     )
@@ -148,6 +156,7 @@ class ValidationPlan:
         self._prepared = prepared
         self._begun: Evaluation | None = None
         self.needs_io = prepared.needs_io
+        self.reads_namespace = prepared.reads_namespace
         self.warns = prepared.warns
         self.fails = prepared.fails
         self.audits = prepared.audits

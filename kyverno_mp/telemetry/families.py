@@ -236,9 +236,10 @@ BACKGROUND_REQUESTS: Final = Family(
     "kyverno_mp_background_requests_total",
     "counter",
     ("request_type", "outcome"),
-    "UpdateRequests by outcome: done, failed (it comes again), dropped_absent (there"
-    " was no trigger for 30 s), dropped_present (what was to be deleted still exists,"
-    " or is still wanted), dropped_failing (the last attempt failed).",
+    "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
+    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present"
+    " (what was to be deleted still exists, or is still wanted), dropped_failing (the"
+    " last attempt failed).",
 )
 BACKGROUND_WRITES: Final = Family(
     "kyverno_mp_background_writes_total",
@@ -252,12 +253,20 @@ BACKGROUND_WAITING: Final = Family(
     (),
     "UpdateRequests that are stored and not done yet.",
 )
+BACKGROUND_CONTESTED: Final = Family(
+    "kyverno_mp_background_contested_total",
+    "counter",
+    (),
+    "Times that a generated object was left as it is for a while, because others change"
+    " it each time it is synchronised.",
+)
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
+    BACKGROUND_CONTESTED,
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

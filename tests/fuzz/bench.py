@@ -107,6 +107,9 @@ class Bench:
         planner = ValidationPlanner(engine, source, background_user)
         mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
         self.records = Recorded()
+        self.handlers = handlers_of(
+            SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
+        )
         self._service = Service(
             Dependencies(
                 records=self.records,
@@ -117,9 +120,7 @@ class Bench:
                 triggers=triggers,
                 background_user=background_user or "",
             ),
-            handlers_of(
-                SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
-            ),
+            self.handlers,
         )
 
     def post(self, body: bytes, path: bytes = b"/validate/fail") -> dict[str, Any]:

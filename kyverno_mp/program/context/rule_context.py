@@ -55,8 +55,8 @@ class RequestContext:
     """The state that rules of one request share: the root, cluster data, images."""
 
     __slots__ = (
+        "_base",
         "_images",
-        "base",
         "cel",
         "cluster_data",
         "request",
@@ -69,10 +69,20 @@ class RequestContext:
         self.request = request
         self.cluster_data = cluster_data
         self.runtime = runtime
-        self.base = request_root(request)
+        self._base: dict[str, Json] | None = None
         self._images: dict[str, Json] | None = None
         self.cel: Shared | None = None
         """State that CEL rules share; the first of them creates it."""
+
+    @property
+    def base(self) -> dict[str, Json]:
+        """Return the root that all rules start from; never change it.
+
+        PERF: many rules need no scope, so it is created for the first that does.
+        """
+        if self._base is None:
+            self._base = request_root(self.request)
+        return self._base
 
     def rule_scope(
         self,
@@ -111,7 +121,7 @@ class RequestContext:
             "oldObject": {},
             "operation": created.operation,
         }
-        context.base = {**self.base, "request": request}
+        context._base = {**self.base, "request": request}
         return context
 
     def images(self) -> dict[str, Json]:

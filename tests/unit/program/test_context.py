@@ -286,7 +286,8 @@ class Cluster:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def config_map(self, namespace: str, name: str) -> Any:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Any:
+        del deadline_ns
         self.asked.append((namespace, name))
         if name == "missing":
             raise ExpressionFailed("t", 'configmaps "missing" not found')
