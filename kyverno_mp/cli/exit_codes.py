@@ -83,6 +83,18 @@ EXITS: Final = {
         (OK, "every policy is explained"),
         (FAILED, "a policy is refused or not evaluated, a path cannot be read"),
     ),
+    "report": _exits(
+        (OK, "the results are shown, and none of them is one of --fail-on"),
+        (
+            FAILED,
+            (
+                "a result of --fail-on, a path that cannot be read or has no reports,"
+                " a file that cannot be written, or a wrong flag"
+            ),
+        ),
+        (INPUT, "a report that cannot be understood, or no kubeconfig"),
+        (STATE, "the cluster cannot be reached or refuses"),
+    ),
     "jp": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "jp query": _exits(
         (OK, "the results are printed"),
