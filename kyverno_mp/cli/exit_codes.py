@@ -95,6 +95,17 @@ EXITS: Final = {
         (INPUT, "a report that cannot be understood, or no kubeconfig"),
         (STATE, "the cluster cannot be reached or refuses"),
     ),
+    "replay": _exits(
+        (OK, "no verdict changes, or none of the kinds that --fail-on names"),
+        (
+            FAILED,
+            (
+                "a verdict changes or is not decidable, a policy cannot be used, a"
+                " path cannot be read or has no reviews, or a wrong flag"
+            ),
+        ),
+        (INPUT, "a file that is not a recording, or is damaged"),
+    ),
     "jp": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "jp query": _exits(
         (OK, "the results are printed"),

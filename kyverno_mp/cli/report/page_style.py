@@ -55,7 +55,8 @@ thead th { background: var(--head); border-top: 0; white-space: nowrap; }
 tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 10rem; }
 td { overflow-wrap: anywhere; min-width: 6.5rem; }
 .chart { min-width: 10rem; width: 40%; vertical-align: middle; }
-.count { text-align: right; min-width: 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.count { text-align: right; min-width: 0; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
 .count.fail, .mark.fail { color: var(--fail); }
 .count.error, .mark.error { color: var(--error); }
 .count.warn, .mark.warn { color: var(--warn); }

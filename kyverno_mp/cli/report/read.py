@@ -9,7 +9,7 @@ PolicyReport for namespaced policies.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ import msgspec
 from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.report.entries import RESULTS, Entry
-from kyverno_mp.cli.sources.folders import files_below
+from kyverno_mp.cli.sources.folders import YAML, files_below
 from kyverno_mp.errors import InputError, RequestInvalid, Where
 from kyverno_mp.policy.load import items_of, load
 from kyverno_mp.values.jsonvalue import Json
@@ -34,6 +34,7 @@ _CLUSTER_KINDS: Final = (
     ("openreports.io/v1alpha1", "Report"),
     ("openreports.io/v1alpha1", "ClusterReport"),
 )
+_SUFFIXES: Final = (*YAML, ".json", ".jsonl")
 _BOM: Final = b"\xef\xbb\xbf"
 _TIME_S_MAX: Final = 253_402_300_799
 """The last second of the year 9999; later ones have no usual date."""
@@ -126,7 +127,7 @@ def _texts(path: str) -> Iterator[tuple[bytes, str]]:
         return
     try:
         root = Path(path)
-        files = files_below(root) if root.is_dir() else [root]
+        files = files_below(root, _SUFFIXES) if root.is_dir() else [root]
         for file in files:
             yield file.read_bytes(), str(file)
     except OSError as error:
@@ -231,8 +232,3 @@ def _text(value: Json) -> str:
 
 def _mapping(value: Json) -> dict[str, Json]:
     return value if type(value) is dict else {}
-
-
-def newest_s(entries: Iterable[Entry]) -> int:
-    """Return the time of the newest result, 0 if none has a time."""
-    return max((entry.timestamp_s for entry in entries), default=0)
