@@ -17,7 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from kyverno_mp.cli.replay.command import called
-from kyverno_mp.cli.sources.policies import compile_all, load_policies
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.list_source import ListSource

@@ -26,7 +26,8 @@ from kyverno_mp.cli.replay.changes import (
 from kyverno_mp.cli.replay.output import Facts, as_json, markdown, table
 from kyverno_mp.cli.replay.recording import Group, Groups, groups_of, recording_of
 from kyverno_mp.cli.replay.verdicts import Replayer
-from kyverno_mp.cli.sources.policies import compile_all, load_policies
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.leader.servable import servable

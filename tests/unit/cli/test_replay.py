@@ -15,7 +15,8 @@ import yaml
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.cli.replay.changes import Change, Tables
-from kyverno_mp.cli.sources.policies import compile_all, load_policies
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.limits import (
     RECORDING_LINE_BYTES_MAX,
     REPLAY_EQUAL_REQUESTS_MAX,
