@@ -253,6 +253,19 @@ BACKGROUND_WAITING: Final = Family(
     (),
     "UpdateRequests that are stored and not done yet.",
 )
+RECORDED_REVIEWS: Final = Family(
+    "kyverno_mp_recorded_reviews_total",
+    "counter",
+    ("outcome",),
+    "Number of reviews chosen for the recording, by outcome: written, dropped (too many"
+    " waited), too_large, failed (not written, see the log).",
+)
+RECORDING_FILES_DELETED: Final = Family(
+    "kyverno_mp_recording_files_deleted_total",
+    "counter",
+    (),
+    "Number of files of the recording deleted to make room for newer reviews.",
+)
 BACKGROUND_CONTESTED: Final = Family(
     "kyverno_mp_background_contested_total",
     "counter",
@@ -267,6 +280,7 @@ RECORDED: Final = (
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
     BACKGROUND_CONTESTED,
+    *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

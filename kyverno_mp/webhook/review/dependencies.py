@@ -15,6 +15,7 @@ from kyverno_mp.webhook.ports import (
     AuditSink,
     Filters,
     NamespaceLabels,
+    Recording,
     Records,
     Roles,
     Triggers,
@@ -42,6 +43,8 @@ class Dependencies:
     sink: AuditSink | None = None
     triggers: Triggers | None = None
     """None: nothing runs in the background."""
+    recording: Recording | None = None
+    """None: nothing is recorded."""
     background_user: str = ""
     """The background pool's, whose changes of generated objects are its own."""
     verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
