@@ -197,7 +197,7 @@ def _compiled(paths: Sequence[str]) -> Compiled:
     lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if lost:
         raise CommandFailed("\n".join(lost))
-    for name in found.unsupported:
+    for name in found.not_served:
         _note(f"not measured, not evaluated by this version: {name}")
     if not any(one.rules for one in compiled.policies):
         raise CommandFailed(f"no policies with rules in {', '.join(paths)}")

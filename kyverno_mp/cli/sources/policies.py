@@ -79,6 +79,14 @@ class PolicySet:
     unread: list[str] = field(default_factory=list)
     """Folders, or parts of them, that could not be read."""
 
+    @property
+    def not_served(self) -> list[str]:
+        """Policies that ``apply`` may evaluate, but the server does not."""
+        return self.unsupported + [
+            f"{one.api_version} {one.kind} {one.metadata.name}"
+            for one in self.validating
+        ]
+
 
 def load_policies(paths: Sequence[str], git: GitAccess = ANONYMOUS) -> PolicySet:
     """Load all paths; record failures and continue with the other paths.
