@@ -21,7 +21,7 @@ from kyverno_mp.settings.upstream import CONVERTERS, VARIABLES
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
-_POOLS = ("cleanup_workers", "background_workers")
+_POOLS = ("cleanup_workers", "background_workers", "reports_workers")
 _SECOND_LINE = "\n  "
 
 
