@@ -22,7 +22,8 @@ from kyverno_mp.queues.clock import Clock
 from kyverno_mp.reports.feed import Feed, Item
 
 _DIGEST_BYTES: Final = 8
-_IGNORED: Final = frozenset({"metadata", "status", "scale"})
+_IGNORED: Final = frozenset({"apiVersion", "kind", "metadata", "status", "scale"})
+"""K8S: a watch gives kind and apiVersion of an object, a list does not."""
 _IGNORED_METADATA: Final = frozenset({"resourceVersion", "managedFields", "generation"})
 _NODE: Final = b'"nodeName"'
 _PARTS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -220,7 +220,7 @@ def test_exceptions_are_skips(api: FakeApi) -> None:
 def test_labels_of_a_namespace_scan_its_objects_only(api: FakeApi) -> None:
     """Other namespaces, and rules that read no labels, are left alone."""
     world = new_cluster(api)
-    selector = {"namespaceSelector": {"matchLabels": {"env": "prod"}}}
+    selector: Json = {"namespaceSelector": {"matchLabels": {"env": "prod"}}}
     world.serve(policy("p", labelled(**selector)))
     raw = pod(api)
     pod(api, "y", namespace="b")
