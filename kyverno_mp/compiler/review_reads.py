@@ -81,6 +81,9 @@ def _names_review(one: FilterIR, *, matching: bool) -> bool:
     """
     if one.subjects or one.roles or one.cluster_roles:
         return True
+    if matching and any(kind.subresource for kind in one.kinds):
+        # No scan reads a subresource.
+        return True
     if not one.operations:
         return False
     creates, updates = _CREATE in one.operations, _UPDATE in one.operations

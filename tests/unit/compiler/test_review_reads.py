@@ -73,6 +73,7 @@ ELEMENT = [{"list": "request.object.spec.containers", **denies("{{ element.name 
         {"match": kinds("Pod", operations=["CREATE"])},
         {"match": kinds("Pod", operations=["CREATE", "UPDATE"])},
         {"exclude": kinds("Pod", operations=["UPDATE", "DELETE"])},
+        {"exclude": kinds("Pod/exec")},
         {"validate": {"assert": {"object": {"spec": {"(length(x))": 1}}}}},
     ],
 )  # fmt: skip
@@ -113,6 +114,7 @@ def test_a_scan_derives(rule: dict[str, Any]) -> None:
         {"context": [{"name": "v", "variable": {"value": OPERATION}}]},
         {"context": [{"name": "a", "apiCall": {"urlPath": f"/x/{OPERATION}"}}]},
         {"match": kinds("Pod", operations=["UPDATE"])},
+        {"match": kinds("Pod", "Deployment/scale")},
         {"match": {"any": [{"resources": {"kinds": ["Pod"]},
                             "subjects": [{"kind": "User", "name": "u"}]}]}},
         {"exclude": {"any": [{"clusterRoles": ["admin"]}]}},
