@@ -396,15 +396,18 @@ def test_a_record_too_large_is_counted(benches: Any, monkeypatch: Any) -> None:
 def test_nothing_is_built_where_nothing_travels(benches: Any, monkeypatch: Any) -> None:
     """The cost of the reports pool for a review whose results a scan derives."""
     calls: list[str] = []
-    for name in ("takes", "validated", "mutated", "_append", "_row"):
+
+    def counted(name: str) -> Any:
         inner = getattr(ResultSink, name)
-        monkeypatch.setattr(
-            ResultSink,
-            name,
-            lambda self, *given, _name=name, _inner=inner, **named: (
-                calls.append(_name) or _inner(self, *given, **named)
-            ),
-        )
+
+        def call(*given: Any, **named: Any) -> Any:
+            calls.append(name)
+            return inner(*given, **named)
+
+        return call
+
+    for name in ("takes", "validated", "mutated", "_append", "_row"):
+        monkeypatch.setattr(ResultSink, name, counted(name))
     bench = benches(policy("p", rule("r", NAMED) + rule("s", TEAM, "Audit")))
     bench.ask(**REVIEWED)
     bench.audit()
