@@ -8,7 +8,7 @@ Source: docs/behaviour/controllers 1.6, 6.2, 6.6; docs/pools.md 4.
 One EphemeralReport has the results of many reviews, for subjects in all namespaces:
 
     metadata: {name: kyverno-mp-..., namespace: kyverno, annotations:
-               {kyverno-mp.io/results: "1"}}
+               {kyverno-mp.io/results: "1", kyverno-mp.io/turn: "0"}}
     spec:
       results:
       - policy: p
@@ -40,6 +40,8 @@ EPHEMERAL_REPORTS: Final = Resource(
 FORMAT: Final = "kyverno-mp.io/results"
 """Annotation: this is such a report, in this form; others are upstream's."""
 VERSION: Final = "1"
+TURN: Final = "kyverno-mp.io/turn"
+"""Annotation: how often its replica changed to the other report before."""
 SOURCE_LABEL: Final = "audit.kyverno.io/source"
 ADMISSION: Final = "admission"
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -68,7 +70,9 @@ class Results:
     Equal rows share their bytes, so that a result takes some 300 bytes.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turn: int = 0) -> None:
+        """``turn``: of two reports of a replica, the one with the higher is newer."""
+        self.turn = turn
         self.by_key: dict[ResultKey, Result] = {}
         self._rows: dict[bytes, bytes] = {}
         self.size_bytes = 0
@@ -83,13 +87,13 @@ class Results:
             msgspec.structs.replace(row, timestamp=None, resources=())
         )
         key = subject, row.merge_key
-        self._put(key, Result(at_ns, self._rows.setdefault(content, content)))
+        self.put(key, Result(at_ns, self._rows.setdefault(content, content)))
 
     def add_all(self, other: "Results") -> None:
         """Add the results of another one."""
         for key, found in other.by_key.items():
             shared = self._rows.setdefault(found.row, found.row)
-            self._put(key, Result(found.at_ns, shared))
+            self.put(key, Result(found.at_ns, shared))
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the entries of an EphemeralReport, in an order of their own."""
@@ -106,7 +110,8 @@ class Results:
             for (row, tick), subjects in sorted(groups.items(), key=_by_time)
         ]
 
-    def _put(self, key: ResultKey, found: Result) -> None:
+    def put(self, key: ResultKey, found: Result) -> None:
+        """Add a result by its key, unless a newer one is known."""
         known = self.by_key.get(key)
         if known is not None and known.at_ns > found.at_ns:
             return
@@ -145,7 +150,7 @@ def document_of(results: Results, name: str, namespace: str) -> dict[str, Any]:
             "name": name,
             "namespace": namespace,
             "labels": {_MANAGED_BY: "kyverno", SOURCE_LABEL: ADMISSION},
-            "annotations": {FORMAT: VERSION},
+            "annotations": {FORMAT: VERSION, TURN: str(results.turn)},
         },
         "spec": {"owner": _NOBODY, "summary": summary, "results": entries},
     }
@@ -183,7 +188,8 @@ def results_of(report: Mapping[str, Json]) -> Results | None:
 def _results_of(report: _Report) -> Results | None:
     if report.metadata.annotations.get(FORMAT) != VERSION:
         return None
-    found = Results()
+    turn = report.metadata.annotations.get(TURN, "")
+    found = Results(int(turn) if turn.isdecimal() else 0)
     for at_ns, subject, row in _each(report.spec.results):
         found.add(at_ns, subject, row)
     return found

@@ -185,6 +185,14 @@ REPORTED_AGE: Final = Family(
     (),
     "Age of the oldest review that waits in a journal of results, in seconds.",
 )
+REPORTED_OBJECTS: Final = Family(
+    "kyverno_mp_review_results_objects_total",
+    "counter",
+    ("outcome",),
+    "Number of objects whose results of reviews the reports pool took, by outcome:"
+    " merged (into their reports), unclaimed (the object was never stored), forbidden"
+    " (the reports account may not read its kind).",
+)
 LEASE_HELD: Final = Family(
     "kyverno_mp_lease_held", "gauge", ("lease",), "1 while this pod holds the lease."
 )
@@ -278,7 +286,7 @@ RECORDED: Final = (
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
-    *(REPORTED, REPORTED_WAITING, REPORTED_AGE),
+    *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -97,7 +97,7 @@ class EphemeralPair:
         if report.results.size_bytes + new.size_bytes <= self._bytes_max:
             return False
         # Equal results take far less than the estimate.
-        together = _copy_of(report.results, new)
+        together = _together(report.results, new)
         document = document_of(together, report.name, self._namespace)
         return len(msgspec.json.encode(document)) > self._bytes_max
 
@@ -105,25 +105,27 @@ class EphemeralPair:
         """Replace the other report; return how many of its results are lost by that."""
         full = self._pair[self._current]
         other = self._pair[1 - self._current]
+        wanted = Results(full.results.turn + 1)
+        wanted.add_all(new)
         # SAFETY: read and replaced at one version, so a report that was merged
         # meanwhile is not counted as lost.
         self._read(other)
         lost = other.results.by_key.keys() - full.results.by_key.keys()
         lost -= new.by_key.keys()
+        document = document_of(wanted, other.name, self._namespace)
         if other.version:
-            document = document_of(new, other.name, self._namespace)
             document["metadata"]["resourceVersion"] = other.version
             stored = self._objects.replace(EPHEMERAL_REPORTS, document)
-            other.version, other.results = _version_of(stored), _copy_of(new)
         else:
-            self._put(other, new)
+            stored = self._objects.create(EPHEMERAL_REPORTS, document)
+        other.version, other.results = _version_of(stored), wanted
         self._current = 1 - self._current
         return len(lost)
 
     def _put(self, report: _Report, new: Results) -> None:
         """Add results to a report, which others may change at the same time."""
         for _ in range(_RACES_MAX):
-            wanted = _copy_of(report.results, new)
+            wanted = _together(report.results, new)
             document = document_of(wanted, report.name, self._namespace)
             try:
                 if report.version:
@@ -136,7 +138,7 @@ class EphemeralPair:
                     # The namespace or the kind is gone.
                     raise
                 # All that was in it is merged.
-                report.version, report.results = "", Results()
+                report.version, report.results = "", Results(report.results.turn)
             except KubeConflict:
                 self._read(report)
             else:
@@ -148,11 +150,8 @@ class EphemeralPair:
         """Find the reports of this replica's former process."""
         for report in self._pair:
             self._read(report)
-        newest = [
-            max((one.at_ns for one in report.results.by_key.values()), default=0)
-            for report in self._pair
-        ]
-        self._current = int(newest[1] > newest[0])
+        first, second = (report.results.turn for report in self._pair)
+        self._current = int(second > first)
         self._is_known = True
 
     def _read(self, report: _Report) -> None:
@@ -171,10 +170,10 @@ class EphemeralPair:
         return self._namespace, report.name
 
 
-def _copy_of(*parts: Results) -> Results:
-    found = Results()
-    for one in parts:
-        found.add_all(one)
+def _together(known: Results, new: Results) -> Results:
+    found = Results(known.turn)
+    found.add_all(known)
+    found.add_all(new)
     return found
 
 

@@ -121,10 +121,10 @@ def _encoded(policy: PolicyIR, found: RuleResult, *, redacted: bool) -> msgspec.
 def subject_of(request: Request) -> Subject | None:
     """Return the object of the report, None if nothing identifies it.
 
-    For a subresource, it is the object that the path names.
+    KYVERNO: for a subresource, it is the object that the path names (6.6).
     """
     name = request.name or _text(_metadata(request).get("name"))
-    uid = _uid_of(request)
+    uid = "" if request.subresource else _uid_of(request)
     if not (uid or name):
         # It has generateName, and no uid before it is stored.
         return None

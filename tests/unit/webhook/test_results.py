@@ -316,7 +316,7 @@ def test_the_subject_of_a_subresource_is_its_owner(benches: Any) -> None:
     )["allowed"]
     ((subject, rows),) = bench.recorded()
     assert subject == Subject(
-        api_version="apps/v1", kind="Deployment", name="web", namespace="a", uid="d1"
+        api_version="apps/v1", kind="Deployment", name="web", namespace="a"
     )
     assert [row.result for row in rows] == ["pass"]
 
