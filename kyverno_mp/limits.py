@@ -637,3 +637,35 @@ BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
 """A message between a coordinator and an evaluator: a page of a list, whose 500 objects
 may have some 10 KiB each, with room for large ones."""
+
+REPORT_BYTES_MAX = 1024 * 1024
+"""Results in the report of one object: etcd refuses objects above 1.5 MiB."""
+
+REPORT_MESSAGE_CHARACTERS_MAX = 8192
+"""The message of one result in a report."""
+
+REPORTS_WAITING_MAX = 2000
+"""Objects that wait for an evaluator. The watches and lists that bring them wait."""
+
+REPORTS_WAITING_BYTES_MAX = 16 * 1024 * 1024
+"""The same objects in bytes: some 2,000 Pods."""
+
+REPORTS_BATCH_OBJECTS = 50
+"""Objects that an evaluator gets at once: some 25 ms of its work."""
+
+REPORTS_BATCH_BYTES_MAX = 2 * 1024 * 1024
+"""The same in bytes; one larger object is a batch of its own."""
+
+REPORTS_BATCH_S_MAX = 120
+"""Time for a batch; rules may call services. An evaluator that takes longer is given
+up."""
+
+REPORTS_OBJECT_S_MAX = 30
+"""Time in which all rules are evaluated for one object."""
+
+REPORTS_WATCHES_MAX = 256
+"""Kinds that are scanned: each costs one connection and one thread."""
+
+REPORTS_AGAIN_MAX = 100_000
+"""Objects that are looked at once more after a failure; about 300 bytes each. What does
+not fit is found by the next scan of its kind."""

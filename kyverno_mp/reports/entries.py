@@ -85,7 +85,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def row_of(
     policy: PolicyIR,
     rule: RuleResult,
-    now_s: int,
+    now_s: int | None = None,
     *,
     policy_key: str = "",
     as_warning: bool = False,
@@ -95,7 +95,7 @@ def row_of(
 
     ``policy_key``: as the caller names the policy, "" = its key. ``as_warning``: a
     failure is a warning although the policy is scored. ``subject``: for reports of
-    several objects. ``now_s``: Unix time.
+    several objects. ``now_s``: Unix time, None = without a time.
     """
     word = word_of(policy, rule, as_warning=as_warning)
     # KYVERNO: the text follows the status, before a failure becomes a warning.
@@ -104,7 +104,7 @@ def row_of(
         source=policy.kind if policy.kind in _OWN_SOURCES else KYVERNO,
         policy=policy_key or policy.key,
         rule=rule.rule,
-        timestamp=Timestamp(now_s),
+        timestamp=None if now_s is None else Timestamp(now_s),
         result=word,
         resources=() if subject is None else (subject,),
         properties=_properties(policy, rule),

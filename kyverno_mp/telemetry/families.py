@@ -280,6 +280,51 @@ BACKGROUND_WAITING: Final = Family(
     (),
     "UpdateRequests that are stored and not done yet.",
 )
+REPORTS_EVALUATED: Final = Family(
+    "kyverno_mp_reports_evaluated_total",
+    "counter",
+    ("outcome",),
+    "Objects that the reports pool evaluated, by outcome: evaluated, outdated (the"
+    " object changed meanwhile and comes again), failed (it comes again).",
+)
+REPORTS_WRITES: Final = Family(
+    "kyverno_mp_reports_writes_total",
+    "counter",
+    ("action",),
+    "Reports that the reports pool wrote: created, updated, deleted, or foreign (a"
+    " report of that name is another program's, and was left alone).",
+)
+REPORTS_LEFT_OUT: Final = Family(
+    "kyverno_mp_reports_cut_total",
+    "counter",
+    (),
+    "Reports written without all their results, because they would be too large.",
+)
+REPORTS_DROPPED: Final = Family(
+    "kyverno_mp_reports_dropped_total",
+    "counter",
+    (),
+    "Objects that were not looked at again after a failure, because too many wait; the"
+    " next scan of their kind finds them.",
+)
+REPORTS_WAITING: Final = Family(
+    "kyverno_mp_reports_waiting",
+    "gauge",
+    (),
+    "Objects that wait for an evaluator or for their report.",
+)
+REPORTS_OBJECTS: Final = Family(
+    "kyverno_mp_reports_objects",
+    "gauge",
+    ("resource",),
+    "Objects that the reports pool watches.",
+)
+REPORTS_SCAN: Final = Family(
+    "kyverno_mp_reports_scan_seconds",
+    "gauge",
+    ("resource",),
+    "How long the last scan of all objects of a resource took, in seconds.",
+)
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
@@ -287,6 +332,8 @@ RECORDED: Final = (
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
+    *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
+    *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 
