@@ -499,6 +499,10 @@ for 10,000 objects and more while nobody merges them into reports."""
 EPHEMERAL_REPORT_PAUSE_S_MAX = 16
 """Between two writes of a full EphemeralReport, so that it costs 64 KiB a second."""
 
+RESULT_MERGERS = 4
+"""Reports into which results of reviews are merged at the same time: at two calls of
+3 ms each, 600 a second."""
+
 RESULTS_UNCLAIMED_S_MAX = 120
 """Time for which results wait for an object that does not exist: it was refused after
 our review, or is not stored yet (docs/behaviour/controllers 6.6)."""

@@ -15,6 +15,7 @@ results meanwhile is read again, and merging a result twice changes nothing.
 import logging
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -30,7 +31,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.kube.watch import IDENTITY, WatchScope
-from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
+from kyverno_mp.limits import RESULT_MERGERS, RESULTS_UNCLAIMED_S_MAX
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.results import (
     ADMISSION,
@@ -56,8 +57,11 @@ Resolve = Callable[[Subject], Subject | None]
 
 Raises: KubeRefused if its kind may not be read, DependencyError.
 """
-Merge = Callable[[Subject, list[Row]], object]
-"""Merges rows into the report of an object. Raises: DependencyError."""
+Merge = Callable[[Subject, list[Row]], bool]
+"""Merges rows into the report of an object; False: they have to come once more.
+
+Several threads call it. Raises: DependencyError.
+"""
 
 
 class _Held(msgspec.Struct, frozen=True):
@@ -94,8 +98,18 @@ class ReviewResults:
         self._resolve = resolve
         self._count = count
         self._now_ns = now_ns
+        self._mergers = ThreadPoolExecutor(RESULT_MERGERS, "merge-results")
         self._seen: dict[Key, tuple[str, int]] = {}
         """The version of each report that was handled last, and when."""
+
+    def start(self) -> None:
+        """Start to watch."""
+        self.informer.start()
+
+    def stop(self) -> None:
+        """End the watch; what is being merged is waited for."""
+        self.informer.stop()
+        self._mergers.shutdown(wait=True, cancel_futures=True)
 
     def step(self, merge: Merge) -> bool:
         """Merge what came; return False if something has to be tried again soon.
@@ -109,16 +123,23 @@ class ReviewResults:
         for one in held.values():
             newest.add_all(one.results)
         claimed, left = self._claim(newest)
-        is_done = True
-        for subject, keys in claimed.items():
+
+        def merged(each: tuple[Subject, list[ResultKey]]) -> bool:
+            subject, keys = each
             try:
-                merge(subject, _rows(newest.by_key[key] for key in keys))
+                return merge(subject, _rows(newest.by_key[key] for key in keys))
             except DependencyError as error:
                 _log.warning("results of reviews wait: %s", error)
+                return False
+
+        is_done = True
+        ends = self._mergers.map(merged, claimed.items())
+        for keys, is_merged in zip(claimed.values(), ends, strict=True):
+            if is_merged:
+                self._count(MERGED)
+            else:
                 left.update(keys)
                 is_done = False
-            else:
-                self._count(MERGED)
         now_ns = self._now_ns()
         for key, one in held.items():
             self._remove(key, one, left)

@@ -56,6 +56,7 @@ class World:
         self.merged: Told = {}
         self.merges: list[tuple[str, str, str]] = []
         self.outcomes: list[str] = []
+        self.refuses = ""
         self.fails: Callable[[], bool] = lambda: False
         self.journals = [
             Journal.claim(folder, 10_000, RESULTS.ring_bytes) for _ in range(2)
@@ -80,7 +81,7 @@ class World:
             self.outcomes.append,
             lambda: self.now_ns,
         )
-        self.results.informer.start()
+        self.results.start()
         assert self.results.informer.wait_synced(5)
 
     def answer(
@@ -134,15 +135,16 @@ class World:
     def _resolve(self, subject: Subject) -> Subject | None:
         return self.existing(subject)
 
-    def _merge(self, subject: Subject, rows: list[Row]) -> None:
-        if self.fails():
+    def _merge(self, subject: Subject, rows: list[Row]) -> bool:
+        if self.fails() or subject.name == self.refuses:
             raise KubeUnavailable("kube.server", "away")
         for one in rows:
             self.merged[subject.name, one.rule] = one.message
             self.merges.append((subject.name, one.rule, one.message))
+        return True
 
     def close(self) -> None:
-        self.results.informer.stop()
+        self.results.stop()
         self.reader.close()
         for journal in self.journals:
             journal.close()
