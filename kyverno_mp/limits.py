@@ -469,6 +469,44 @@ second."""
 TRIGGERS_AT_ONCE_MAX = 256
 """Records of one journal that the leader reads ahead."""
 
+RESULT_JOURNAL_BYTES_MAX = 2 * 1024 * 1024
+"""Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each,
+20 s of 200 reviews a second, which is longer than the leader waits between two writes.
+"""
+
+RESULT_RECORD_BYTES_MAX = 256 * 1024
+"""One record in a journal of results: RESULT_ROWS_MAX rows, a few of them with messages
+of the longest kind."""
+
+RESULT_ROWS_MAX = 16
+"""Results in one record; those of a review with more take several."""
+
+RESULT_ROWS_CACHED_MAX = 1024
+"""Encoded results that a worker keeps, 300 bytes each, because most are equal."""
+
+RESULTS_WAITING_MAX = 100_000
+"""Reviews that may wait in one worker's journal of results; its size is reached
+first."""
+
+RESULTS_AT_ONCE_MAX = 1000
+"""Records of one journal of results that the leader reads ahead; with so many it writes
+at once."""
+
+EPHEMERAL_REPORT_BYTES_MAX = 1024 * 1024
+"""One EphemeralReport: etcd stores 1.5 MiB. A replica has two, which hold the results
+for 10,000 objects and more while nobody merges them into reports."""
+
+EPHEMERAL_REPORT_PAUSE_S_MAX = 16
+"""Between two writes of a full EphemeralReport, so that it costs 64 KiB a second."""
+
+RESULT_MERGERS = 4
+"""Reports into which results of reviews are merged at the same time: at two calls of
+3 ms each, 600 a second."""
+
+RESULTS_UNCLAIMED_S_MAX = 120
+"""Time for which results wait for an object that does not exist: it was refused after
+our review, or is not stored yet (docs/behaviour/controllers 6.6)."""
+
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
 

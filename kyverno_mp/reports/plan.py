@@ -91,7 +91,8 @@ def plan_of(segment: PolicySegment, types: Iterable[str]) -> Plan:
         live.add(key)
         if is_scanned(policy, rule, wanted):
             scanned.append(_scanned(policy, rule))
-            derived.add(key)
+            if rule.name not in policy.review_rules:
+                derived.add(key)
     return Plan(segment.generation, tuple(scanned), frozenset(derived), frozenset(live))
 
 

@@ -11,6 +11,7 @@ The threads, and what each writes:
     scan         lists what has to be evaluated again; removes outdated rows
     reports-*    asks evaluators, and writes reports
     again        feeds objects whose report failed
+    review-*     merges what reviews found
 """
 
 import logging
@@ -22,12 +23,14 @@ from typing import Final, NamedTuple, TypeVar
 from kyverno_mp.errors import DependencyError, KubeNotFound, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Call
 from kyverno_mp.limits import REPORTS_AGAIN_MAX
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.judging import NAME, Judging
+from kyverno_mp.reports.merging import Merging
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan import Scan
@@ -120,6 +123,13 @@ class Reports:
             dependencies.metrics,
             self,
         )
+        self.merging = Merging(
+            dependencies,
+            Objects(dependencies.client, self._guard),
+            self.writer,
+            self._plan,
+            self._uid_of,
+        )
         works = [("scan", self._scan), ("again", self._feed_again)]
         works += [(f"reports-{n}", self._judge) for n in range(_WRITERS)]
         self._threads = [
@@ -133,10 +143,20 @@ class Reports:
             informer.start()
         for thread in self._threads:
             thread.start()
+        if self._merges:
+            self.merging.start()
+
+    @property
+    def _merges(self) -> bool:
+        """Whether what reviews find becomes part of reports."""
+        settings = self._dependencies.settings
+        return settings.reports_admission and settings.reports_aggregate
 
     def stop(self) -> None:
         """End all threads; calls that are under way are waited for."""
         self._stopping.set()
+        if self._merges:
+            self.merging.stop()
         self.feed.close()
         self.again.shut_down(drain=False)
         self.scan.stop()
@@ -150,6 +170,8 @@ class Reports:
         """Return what is wrong at the moment."""
         watches = [one.watch.informer for one in list(self.scan.resources.values())]
         found = [*_failing(self.stored.informers), *_failing(watches)]
+        if self._merges:
+            found += _failing([self.merging.results.informer])
         return [*found, self.scan.problem] if self.scan.problem else found
 
     def hold_gauges(self) -> None:
@@ -203,6 +225,11 @@ class Reports:
 
     def _plan(self) -> Plan:
         return self.scan.plan
+
+    def _uid_of(self, resource: Resource, key: Key) -> str | None:
+        one = self.scan.resources.get((resource.group, resource.plural))
+        known = None if one is None else one.watch.get(key)
+        return None if known is None else known.uid
 
     def _scan(self) -> None:
         while not self._stopping.is_set():

@@ -165,6 +165,34 @@ TRIGGERS_AGE: Final = Family(
     (),
     "Age of the oldest review that waits in a journal of triggers, in seconds.",
 )
+REPORTED: Final = Family(
+    "kyverno_mp_review_results_total",
+    "counter",
+    ("outcome",),
+    "Number of results that reviews pass on to reports, by outcome: stored (in an"
+    " EphemeralReport), overwritten (older ones that nobody had merged, for lack of"
+    " room), given_up (the record was damaged, or the API server refused it).",
+)
+REPORTED_WAITING: Final = Family(
+    "kyverno_mp_review_results_waiting",
+    "gauge",
+    (),
+    "Number of reviews in the journals of results that wait to be stored.",
+)
+REPORTED_AGE: Final = Family(
+    "kyverno_mp_review_results_age_seconds",
+    "gauge",
+    (),
+    "Age of the oldest review that waits in a journal of results, in seconds.",
+)
+REPORTED_OBJECTS: Final = Family(
+    "kyverno_mp_review_results_objects_total",
+    "counter",
+    ("outcome",),
+    "Number of objects whose results of reviews the reports pool took, by outcome:"
+    " merged (into their reports), unclaimed (the object was never stored), forbidden"
+    " (the reports account may not read its kind).",
+)
 LEASE_HELD: Final = Family(
     "kyverno_mp_lease_held", "gauge", ("lease",), "1 while this pod holds the lease."
 )
@@ -303,6 +331,7 @@ RECORDED: Final = (
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
+    *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
     *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
 )

@@ -29,6 +29,7 @@ from kyverno_mp.webhook.ports import (
     Plan,
     Plans,
     Records,
+    Results,
     Roles,
     Triggers,
 )
@@ -60,6 +61,7 @@ class RoleDependencies:
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
+    results: Results | None = None
     background_user: str = ""
     view: ClusterView | None = None
     """The cluster as seen by reviews of policies."""
@@ -129,6 +131,7 @@ def wire(
             audit_queue=audit_queue,
             sink=role.sink,
             triggers=role.triggers,
+            results=role.results,
             background_user=role.background_user,
             slow_lane=slow_lane,
             long_lane=long_lane,

@@ -16,6 +16,7 @@ from kyverno_mp.webhook.ports import (
     Filters,
     NamespaceLabels,
     Records,
+    Results,
     Roles,
     Triggers,
 )
@@ -42,6 +43,8 @@ class Dependencies:
     sink: AuditSink | None = None
     triggers: Triggers | None = None
     """None: nothing runs in the background."""
+    results: Results | None = None
+    """None: nobody writes reports."""
     background_user: str = ""
     """The background pool's, whose changes of generated objects are its own."""
     verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
