@@ -621,8 +621,8 @@ BACKGROUND_TRIGGERS_MAX = 100_000
 each. Policies whose triggers do not fit are looked at again."""
 
 BACKGROUND_WRITTEN_MAX = 20_000
-"""Generated objects whose last written version is remembered, about 300 bytes each, so
-that an update that changes nothing costs no call."""
+"""Generated objects whose last write is remembered, about 500 bytes each, so that an
+update that changes nothing costs no write, and contested objects are known."""
 
 BACKGROUND_LOCKS = 256
 """Locks for the triggers that are processed: far more than threads, so that two of them
@@ -634,6 +634,10 @@ drained Pods and finalizers of cloud providers take minutes."""
 
 BACKGROUND_RULE_S_MAX = 30
 """Time in which a rule is evaluated for one trigger in the background."""
+
+BACKGROUND_ATTEMPTS_MAX = 10
+"""Failed attempts at an UpdateRequest, or at a task of a policy event; with the pauses
+between them about eight minutes, in which somebody may grant what is missing."""
 
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""

@@ -6,6 +6,11 @@ ratio travels between machines, the absolute figures do not. CPU time a review i
 as well: it hardly changes when other programs take part of the core.
 
     python perf/admission.py [--policies DIR] [--short] [--check] [--json FILE]
+
+Before and after a change, on one machine, with nothing else running:
+
+    git switch main && python perf/admission.py --json before.json
+    git switch - && python perf/admission.py --against before.json --check
 """
 
 import argparse
@@ -50,8 +55,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     rows = summarise(rounds)
     print_table(rows)
+    slower = compare(args, rows) if args.against else []
     write_result("admission", record(args, rounds, rows), args.json)
-    return check(args, rows) if args.check else 0
+    return check(args, rows, slower) if args.check else 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -68,12 +74,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="fail below thresholds")
     parser.add_argument("--ratio-min", type=float, default=0.6)
     parser.add_argument("--p99-ms-max", type=float, default=10.0)
+    parser.add_argument("--against", type=Path, help="a result of --json before")
+    parser.add_argument(
+        "--slower-max", type=float, default=0.05, help="part of the CPU a review"
+    )
     parser.add_argument("--short", action="store_true", help="2 rounds of 2 seconds")
     args = parser.parse_args(arguments)
     if args.short:
         args.rounds, args.seconds = 2, 2
     if not args.policies.is_dir():
         parser.error("--policies: give the folder with the policies")
+    if args.against and not args.against.is_file():
+        parser.error(f"--against: there is no file {args.against}")
     return args
 
 
@@ -167,9 +179,33 @@ def record(
     }
 
 
-def check(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
+def compare(args: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
+    """Print the CPU of a review beside an earlier result; return what is slower.
+
+    Each is taken as a multiple of the bare app's CPU in its own run.
+    """
+    before = {
+        row["scenario"]: row["cpu_ratio"]
+        for row in json.loads(args.against.read_bytes())["rows"]
+        if row["server"] == "kyverno-mp"
+    }
+    slower = []
+    for row in rows:
+        name = row["scenario"]
+        if row["server"] != "kyverno-mp" or name not in before:
+            continue
+        change = before[name] / row["cpu_ratio"] - 1
+        print(f"{name:<17}CPU a review {change:+.1%} of that before")
+        if change > args.slower_max:
+            slower.append(f"{name}: {change:+.1%} CPU > {args.slower_max:.0%}")
+    return slower
+
+
+def check(
+    args: argparse.Namespace, rows: list[dict[str, Any]], slower: list[str]
+) -> int:
     """Return 1 when a threshold is missed; each scenario has to hold both."""
-    missed = []
+    missed = list(slower)
     for ours in (row for row in rows if row["server"] == "kyverno-mp"):
         name = ours["scenario"]
         if ours["ratio"] < args.ratio_min:

@@ -8,6 +8,7 @@ instant of the label to the event.
 
     python perf/cleanup.py [--objects 10000] [--at-once 1000] [--by-policy 2000]
                            [--check]
+    python perf/cleanup.py --idle      the cost of waiting for --objects, and no more
 """
 
 import argparse
@@ -53,6 +54,9 @@ _CREATORS: Final = 8
 _WINDOW_S: Final = 60
 _IDLE_S: Final = 30.0
 _WAIT_S: Final = 240.0
+_LATER_S: Final = 3600
+_SETTLE_S: Final = 3.0
+"""The watch has brought the last objects by then."""
 Row = dict[str, Any]
 
 
@@ -78,6 +82,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=1000)
     parser.add_argument("--by-policy", type=int, default=2000)
     parser.add_argument("--lead-s", type=int, default=60, help="to create the objects")
+    parser.add_argument("--idle", action="store_true", help="only the cost of waiting")
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument(
         "--check", action="store_true", help="fail when an aim is missed"
@@ -94,6 +99,8 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Row]:
             bench = Bench(plane, api, process, gone)
             bench.warm_up()
             rows = [bench.idle("idle, nothing is labelled")]
+            if args.idle:
+                return [*rows, bench.waiting(args.objects)]
             rows += bench.ttl(
                 "TTL, within a minute", args.objects, args.lead_s, spread=True
             )
@@ -192,6 +199,13 @@ class Bench:
             "calls_per_minute": round(len(asked) * 60 / taken_s, 1),
             "pss_mib": round(self._pss_mib(), 1),
         }
+
+    def waiting(self, count: int) -> Row:
+        """Measure what objects cost that are due much later."""
+        later = instant(time.time() + _LATER_S)
+        self._create([(f"later-{number}", later) for number in range(count)])
+        time.sleep(_SETTLE_S)
+        return self.idle(f"idle, {count} objects are labelled")
 
     def ttl(self, part: str, count: int, lead_s: int, *, spread: bool) -> list[Row]:
         """Measure how late labelled objects go, and what it costs."""
@@ -307,9 +321,9 @@ def instant(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H%M%SZ")
 
 
-def until(condition: Callable[[], Any], what: str) -> None:
+def until(condition: Callable[[], Any], what: str, most_s: float = _WAIT_S) -> None:
     """Wait for a condition. Raises: Unready."""
-    end_s = time.monotonic() + _WAIT_S
+    end_s = time.monotonic() + most_s
     while not condition():
         if time.monotonic() > end_s:
             raise Unready(what)

@@ -8,6 +8,7 @@ the Namespace to the event of the ConfigMap. Before, Namespaces are created
 with a policy that only validates them, for the price of admission.
 
     python perf/generate.py [--namespaces 1000] [--rate 50] [--short] [--check]
+    python perf/generate.py --memory 10000     what the pool takes with so many objects
 """
 
 import argparse
@@ -38,6 +39,7 @@ from perf.cleanup import until
 from perf.cluster import POLICIES, control_plane
 from perf.servers import Unready, write_result
 from tests.e2e.api import Api
+from tests.e2e.audit import Asked
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.product import ADMISSION, Product, holder_of
 
@@ -60,8 +62,17 @@ _GENERATES: Final = {
     "synchronize": True,
     "data": {"data": {"of": "{{request.object.metadata.name}}"}},
 }
+_MANY: Final = {
+    **_GENERATES,
+    "name": "{{request.object.metadata.name}}",
+    "namespace": "many",
+    "generateExisting": True,
+}
+_SETTLE_S: Final = 20.0
 _OF_AN_OBJECT: Final = frozenset({"updaterequests", "configmaps", "namespaces"})
 """Resources whose calls belong to single objects; Events are counted apart."""
+_INSTALLATION: Final = "kyverno"
+"""Namespace whose ConfigMaps the replicas write by the clock, not for an object."""
 _MIB: Final = 2**20
 Row = dict[str, Any]
 
@@ -88,6 +99,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--namespaces", type=int, default=1000)
     parser.add_argument("--rate", type=float, default=50.0, help="per second")
     parser.add_argument("--short", action="store_true", help="200 at 25 per second")
+    parser.add_argument(
+        "--memory", type=int, default=0, help="only the memory with so many objects"
+    )
     parser.add_argument("--json", type=Path, help="instead of perf/results")
     parser.add_argument(
         "--check", action="store_true", help="fail when an aim is missed"
@@ -101,6 +115,8 @@ def measure(args: argparse.Namespace, folder: Path) -> Row:
         grant(api)
         with generating(plane, folder) as processes, Made(plane) as made:
             bench = Bench(plane, api, processes, made)
+            if args.memory:
+                return bench.memory(args.memory)
             bench.store("validate", {"validate": _VALIDATES})
             bench.create("first", 20, args.rate)
             without = bench.create("without", args.namespaces // 2, args.rate)
@@ -170,11 +186,13 @@ class Made:
             return sum(name.startswith(prefix) for name in self.at_s)
 
     def _note(self, key: Key) -> None:
-        if key[1] != _CONFIG_MAP or self._informer.get(key) is None:
+        is_many = key[0] == _MANY["namespace"] and key[1].startswith("t")
+        if self._informer.get(key) is None or not (is_many or key[1] == _CONFIG_MAP):
             return
+        name = "/".join(key) if is_many else key[0]
         with self._lock:
-            self.at_s.setdefault(key[0], time.monotonic())
-            self.writes[key[0]] += 1
+            self.at_s.setdefault(name, time.monotonic())
+            self.writes[name] += 1
 
 
 class Bench:
@@ -193,9 +211,11 @@ class Bench:
         self._made = made
         self._answered_s: dict[str, float] = {}
 
-    def store(self, name: str, body: dict[str, Any]) -> None:
-        """Store a policy for Namespaces and wait until admission acts by it."""
-        match = {"any": [{"resources": {"kinds": ["Namespace"]}}]}
+    def store(
+        self, name: str, body: dict[str, Any], kind: str = "Namespace", **match: Any
+    ) -> None:
+        """Store a policy for a kind and wait until admission acts by it."""
+        match = {"any": [{"resources": {"kinds": [kind], **match}}]}
         spec = {"rules": [{"name": "r", "match": match, **body}]}
         raw = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "spec": spec}
         self._api.create(POLICIES, {**raw, "metadata": {"name": name}})
@@ -264,6 +284,44 @@ class Bench:
             "create_p50_ms_with": round(1e3 * statistics.median(took), 2),
         }
 
+    def memory(self, count: int) -> Row:
+        """Measure the pool's memory before and after it generates for what exists."""
+        self._api.create(_NAMESPACES, {"metadata": {"name": "many"}})
+        self._fill("/api/v1/namespaces/many/serviceaccounts", count)
+        before = self._memory()
+        self._plane.audit.mark()
+        self.store(
+            "many", {"generate": _MANY}, kind="ServiceAccount", namespaces=["many"]
+        )
+        until(lambda: self._made.count("many/t") == count, "objects are missing", 420.0)
+        until(self.is_idle, "requests stay")
+        busy = self._memory()
+        time.sleep(_SETTLE_S)
+        after = self._memory()
+        return {
+            "objects": count,
+            **self._calls(count),
+            "pss_mib_before": before,
+            "pss_mib_at_the_end": busy,
+            "pss_mib_later": after,
+            "pss_mib_more": round(after - before, 1),
+        }
+
+    def _fill(self, path: str, count: int) -> None:
+        """Create numbered objects by a few connections."""
+
+        def some(start: int) -> None:
+            with Api(self._plane.access) as own:
+                for number in range(start, count, _CREATORS):
+                    own.create(path, {"metadata": {"name": f"t{number}"}})
+
+        with ThreadPoolExecutor(_CREATORS) as pool:
+            list(pool.map(some, range(_CREATORS)))
+
+    def _memory(self) -> float:
+        process = self._processes["background"]
+        return round(float(process.memory_full_info().pss) / _MIB, 1)
+
     def _calls(self, count: int) -> Row:
         """Count the calls of both accounts."""
         asked = [
@@ -272,13 +330,17 @@ class Bench:
             for one in self._plane.audit.asked(f":{account}")
         ]
         verbs = Counter(
+            f"{one.verb} {one.resource}" for one in asked if _is_of_an_object(one)
+        )
+        others = Counter(
             f"{one.verb} {one.resource}"
             for one in asked
-            if one.resource.partition("/")[0] in _OF_AN_OBJECT
+            if not _is_of_an_object(one) and one.resource != "events"
         )
         return {
             "calls_per_object": round(sum(verbs.values()) / count, 3),
             "verbs": dict(verbs),
+            "calls_by_the_clock": dict(others),
             "events": sum(one.resource == "events" for one in asked),
             "status_writes": verbs.get("patch updaterequests/status", 0),
         }
@@ -292,6 +354,18 @@ class Bench:
             )
             for name, process in self._processes.items()
         }
+
+
+def _is_of_an_object(one: Asked) -> bool:
+    """Tell whether more objects would mean more such calls.
+
+    Lists of all objects, and what the replicas say about themselves, come by the clock.
+    """
+    if one.verb in {"list", "watch"}:
+        return False
+    if one.resource == "configmaps" and one.namespace == _INSTALLATION:
+        return False
+    return one.resource.partition("/")[0] in _OF_AN_OBJECT
 
 
 def check(row: Row) -> int:

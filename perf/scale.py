@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.snapshot.control import ControlPage
-from kyverno_mp.snapshot.policies import encode_policies
+from kyverno_mp.snapshot.policies import PoliciesWriter
 from perf.reviews import REVIEWS
 from perf.servers import (
     Round,
@@ -223,7 +223,7 @@ def time_compile(args: argparse.Namespace, count: int) -> float:
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     before_s = time.process_time()
     policy_set = PolicyStore(lambda _namespace: True).update(Changes(files, ()))
-    encode_policies(policy_set.encoded, generation=1, salt=bytes(16))
+    PoliciesWriter().encode(policy_set.encoded, generation=1, salt=bytes(16))
     seconds = time.process_time() - before_s
     if policy_set.problems or len(policy_set.encoded) < count:
         raise Unready(f"policies were refused: {policy_set.problems[:3]}")

@@ -101,14 +101,6 @@ def _failures(
     return failures
 
 
-def denial_text(resource: str, failures: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the block of text for ``{policy: {rule: message}}``.
-
-    Shape: ``resource`` is ``Pod/default/web`` or ``Namespace//web``.
-    """
-    return _framed(resource, block_text(failures))
-
-
 def _framed(resource: str, refused: str) -> str:
     head = f"resource {resource} was blocked due to the following policies"
     return f"\n\n{head} \n\n{refused}"

@@ -72,6 +72,13 @@ def version_of(raw: Json) -> str:
     return str((raw.get("metadata") or {}).get("resourceVersion") or "")
 
 
+def last_manager(raw: Json) -> str:
+    """Return the field manager that changed an object last, "" when unknown."""
+    entries = (raw.get("metadata") or {}).get("managedFields") or ()
+    newest: Json = max(entries, key=lambda one: str(one.get("time") or ""), default={})
+    return str(newest.get("manager") or "")
+
+
 def shown(resource: Resource, raw: Json) -> str:
     """Return the name of an object for messages."""
     return "/".join((resource.kind, *key_of(raw)))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kyverno_mp.kube.events import Notice
+from kyverno_mp.kube.events import EventInfo
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
@@ -18,10 +18,10 @@ from kyverno_mp.telemetry.families import Family
 
 
 class EventSink(Protocol):
-    """Takes notices for Events, e.g. kube.events.Events; any thread may call it."""
+    """Takes events, e.g. kube.events.Events; any thread may call it."""
 
-    def submit(self, notice: Notice) -> bool:
-        """Queue a notice; return False when it is left out or dropped."""
+    def submit(self, info: EventInfo) -> bool:
+        """Queue an event; return False when it is left out or dropped."""
 
 
 class Metrics(Protocol):

@@ -9,16 +9,14 @@ Only objects whose labels name the policy and the rule are deleted, each with th
 and the version that was seen, so that an object whose labels changed stays.
 """
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
 from kyverno_mp.background.content import (
-    digest,
     has_same_content,
+    last_manager,
     over,
     shown,
     version_of,
@@ -31,6 +29,7 @@ from kyverno_mp.background.labels import (
     text_of,
 )
 from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.background.written import REVERTS_AT_ONCE, Written
 from kyverno_mp.errors import (
     ExpressionFailed,
     KubeConflict,
@@ -42,12 +41,10 @@ from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
-from kyverno_mp.limits import BACKGROUND_WRITTEN_MAX
 from kyverno_mp.program.generate.labels import (
     POLICY,
     POLICY_NAMESPACE,
     RULE,
-    Origin,
     origin_of,
 )
 from kyverno_mp.program.generate.pattern import Generated
@@ -59,6 +56,20 @@ _ATTEMPTS: Final = 5
 CREATED: Final = "created"
 UPDATED: Final = "updated"
 KEPT: Final = "kept"
+CONTESTED: Final = "contested"
+"""Others change it again and again, so it is left as it is for a while."""
+
+
+class Done(NamedTuple):
+    """What a write came to."""
+
+    action: str
+    pause_s: float = 0.0
+    """CONTESTED: when it may be written again."""
+    is_contest: bool = False
+    """From now on it is contested."""
+    rival: str = ""
+    """Who changed it last, as far as is known."""
 
 
 class Found(NamedTuple):
@@ -91,28 +102,34 @@ class Downstream:
     """Reads and writes generated objects; threads may share it."""
 
     def __init__(
-        self, client: Client, kinds: Kinds, holds_lease: Callable[[], bool]
+        self,
+        client: Client,
+        kinds: Kinds,
+        holds_lease: Callable[[], bool],
+        clock_s: Callable[[], float],
     ) -> None:
         self._client = client
         self._kinds = kinds
         self._holds_lease = holds_lease
         self._objects = Objects(client, self.guard, _MANAGER)
-        self._lock = threading.Lock()
-        self._written: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
-        """The version that an object had after our write, and what was written: the
-        API server adds defaults, so that the two cannot be compared."""
+        self._written = Written(clock_s)
 
     def guard(self) -> None:
         """Raise LeaseLost unless this replica may write."""
         if not self._holds_lease():
             raise LeaseLost("background.lease_lost", "the background lease is not held")
 
-    def write(self, wanted: Generated, *, synchronizes: bool, server_side: bool) -> str:
+    def write(
+        self, wanted: Generated, *, synchronizes: bool, server_side: bool
+    ) -> Done:
         """Make an object as it is wanted; return what that took.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
         resource, raw = self.resolved(wanted)
+        pause_s = self._written.pause_s(raw)
+        if pause_s:
+            return self._leave(resource, raw, pause_s)
         if server_side:
             return self._apply(resource, raw, synchronizes=synchronizes)
         for _ in range(_ATTEMPTS):
@@ -122,44 +139,62 @@ class Downstream:
                 if error.code != "kube.exists":
                     raise
             else:
-                self._note(made, raw)
-                return CREATED
+                return self._done(CREATED, made, raw)
             if not synchronizes:
-                return KEPT
+                return Done(KEPT)
             done = self._update(resource, raw)
-            if done:
+            if done is not None:
                 return done
         raise KubeConflict(
             "background.conflict", f"{shown(resource, raw)} changes all the time"
         )
 
-    def _apply(self, resource: Resource, raw: Json, *, synchronizes: bool) -> str:
+    def _apply(self, resource: Resource, raw: Json, *, synchronizes: bool) -> Done:
         key = key_of(raw)
         live = self._objects.find(resource, key)
-        if live is not None and (not synchronizes or self._is_written(live, raw)):
-            return KEPT
-        before = None if live is None else version_of(live)
+        if live is not None and (
+            not synchronizes or self._written.is_as_written(live, raw)
+        ):
+            return Done(KEPT)
         made = self._objects.apply(resource, raw)
-        self._note(made, raw)
-        if before is None:
-            return CREATED
-        return KEPT if version_of(made) == before else UPDATED
+        return self._done(CREATED if live is None else UPDATED, made, raw, live)
 
-    def _update(self, resource: Resource, raw: Json) -> str:
-        """Replace an object; "" when it is gone or changed meanwhile."""
+    def _update(self, resource: Resource, raw: Json) -> Done | None:
+        """Replace an object; None when it is gone or changed meanwhile."""
         live = self._objects.find(resource, key_of(raw))
         if live is None:
-            return ""
-        body = over(live, raw)
-        if self._is_written(live, raw) or has_same_content(live, body, raw):
-            return KEPT
+            return None
+        if self._is_wanted(live, raw):
+            return Done(KEPT)
         try:
-            made = self._objects.replace(resource, body)
+            made = self._objects.replace(resource, over(live, raw))
         except (KubeConflict, KubeNotFound):
-            return ""
-        self._note(made, raw)
-        # K8S: a replacement that changes nothing keeps the version.
-        return KEPT if version_of(made) == version_of(live) else UPDATED
+            return None
+        return self._done(UPDATED, made, raw, live)
+
+    def _leave(self, resource: Resource, raw: Json, pause_s: float) -> Done:
+        """Leave a contested object as it is; perhaps it is as it should be."""
+        live = self._objects.find(resource, key_of(raw))
+        if live is not None and self._is_wanted(live, raw):
+            return Done(KEPT)
+        return Done(CONTESTED, pause_s)
+
+    def _is_wanted(self, live: Json, raw: Json) -> bool:
+        if self._written.is_as_written(live, raw):
+            return True
+        return has_same_content(live, over(live, raw), raw)
+
+    def _done(
+        self, action: str, made: Json, raw: Json, live: Json | None = None
+    ) -> Done:
+        """Remember a write; return what it was."""
+        before = "" if live is None else version_of(live)
+        reverts = self._written.note(made, raw, before)
+        # K8S: a write that changes nothing keeps the version.
+        if version_of(made) == before:
+            return Done(KEPT)
+        is_contest = reverts == REVERTS_AT_ONCE
+        return Done(action, 0.0, is_contest, "" if live is None else last_manager(live))
 
     def place_of(self, wanted: Generated) -> tuple[str, str, str]:
         """Return kind, namespace and name that an object has, or would have.
@@ -190,6 +225,7 @@ class Downstream:
 
         Raises: DependencyError, LeaseLost.
         """
+        self._written.forget(found.resource, found.key)
         current: Found | None = found
         for _ in range(_ATTEMPTS):
             if current is None or not selects(selector, current.labels):
@@ -307,24 +343,6 @@ class Downstream:
         elif not metadata.get("namespace"):
             metadata["namespace"] = "default"
         return resource, {**raw, "metadata": metadata}
-
-    def _is_written(self, live: Json, raw: Json) -> bool:
-        uid = str(live["metadata"].get("uid") or "")
-        with self._lock:
-            return self._written.get(uid) == (version_of(live), digest(raw))
-
-    def _note(self, made: Json, raw: Json) -> None:
-        uid = str((made.get("metadata") or {}).get("uid") or "")
-        with self._lock:
-            self._written[uid] = version_of(made), digest(raw)
-            self._written.move_to_end(uid)
-            while len(self._written) > BACKGROUND_WRITTEN_MAX:
-                self._written.popitem(last=False)
-
-
-def owned_by(found: Found) -> Origin | None:
-    """Return the policy and rule that generated an object."""
-    return origin_of(found.labels)
 
 
 def _found(resource: Resource, raw: Json) -> Found:

@@ -13,11 +13,29 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
+from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import CREATED, KEPT, Downstream, Found
+from kyverno_mp.background.downstream import (
+    CONTESTED,
+    CREATED,
+    KEPT,
+    Downstream,
+    Found,
+)
 from kyverno_mp.background.labels import trigger_selector
+from kyverno_mp.background.outcome import (
+    APPLIED,
+    DONE,
+    IS_ENDING,
+    NO_TRIGGER,
+    NOT_DELETED,
+    NOT_STORED,
+    STILL_WANTED,
+    Outcome,
+    contested,
+)
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.register import Register
@@ -37,66 +55,23 @@ from kyverno_mp.errors import (
     KubeNotFound,
 )
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.limits import (
-    BACKGROUND_ENDING_S_MAX,
-    BACKGROUND_LOCKS,
-    BACKGROUND_RULE_S_MAX,
-)
+from kyverno_mp.limits import BACKGROUND_LOCKS, BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generation import evaluate_generations
+from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _NO_SOURCE: Final = "generate.source"
 _ATTEMPTS: Final = 5
 """A source may change between its reading and its label; then the task is repeated."""
-ABSENT_S: Final = 30.0
-"""A change that another webhook refused is never stored."""
 
 
 class _SourceChanged(KubeConflict):
     """The source of a clone is not what was read any more."""
-
-
-class Outcome(NamedTuple):
-    """How a task ended. ``waits``: it is not stored yet what is to be acted on."""
-
-    applied: bool = False
-    waits: bool = False
-    reason: str = ""
-    """Why it waits."""
-    limit_s: float = ABSENT_S
-    """How long it may wait."""
-    drops_as: str = ""
-    """The outcome that is counted when it waited in vain; "": it is done then."""
-    runs_then: bool = False
-    """What it waits for need not happen: then things are taken as they are."""
-
-
-ABSENT: Final = "dropped_absent"
-PRESENT: Final = "dropped_present"
-DONE: Final = Outcome()
-APPLIED: Final = Outcome(applied=True)
-NOT_STORED: Final = Outcome(waits=True, reason="trigger not stored yet", runs_then=True)
-SETTLES: Final = Outcome(waits=True, reason="more triggers may be lost", runs_then=True)
-NO_TRIGGER: Final = Outcome(
-    waits=True, reason="the trigger does not exist", drops_as=ABSENT
-)
-STILL_WANTED: Final = Outcome(
-    waits=True, reason="what was generated is still wanted", drops_as=PRESENT
-)
-NOT_DELETED: Final = Outcome(
-    waits=True, reason="the trigger was not deleted", drops_as=PRESENT
-)
-IS_ENDING: Final = Outcome(
-    waits=True,
-    reason="the object is still being deleted",
-    limit_s=float(BACKGROUND_ENDING_S_MAX),
-    drops_as=PRESENT,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +82,7 @@ class Generator:
     triggers: Triggers
     downstream: Downstream
     register: Register
+    caches: Caches
     on_recorded: Callable[[Key], None]
     """Called with a policy whose objects were written before it was reconciled: it may
     be gone, or another version, by now."""
@@ -123,8 +99,12 @@ class Generator:
         """
         with self._locks[hash(task.trigger.key) % len(self._locks)]:
             for _ in range(_ATTEMPTS - 1):
-                with contextlib.suppress(_SourceChanged):
+                try:
                     return self._run(task, policy)
+                except PolicyChanged as changed:
+                    policy = changed.policy
+                except _SourceChanged:
+                    pass
             return self._run(task, policy)
 
     def _run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
@@ -165,20 +145,34 @@ class Generator:
         wanted = self.evaluate(task, policy, rule, trigger)
         if wanted is None:
             return DONE
-        self._write_all(policy, rule, wanted)
-        return APPLIED
+        return self._write_all(policy, rule, wanted)
 
     def evaluate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
     ) -> list[Generated] | None:
-        """Return what the rule generates, None when it does not apply."""
+        """Return what the rule generates, None when it does not apply.
+
+        Raises: PolicyChanged when only an older version of the policy does not apply;
+        ExpressionFailed, DependencyError.
+        """
+        data = self.dependencies.cluster_data
+        request = request_of(task, trigger, data, assumed_operation(rule.ir))
+        wanted, exceptions = self._evaluate(policy, rule, request)
+        if wanted is not None:
+            return wanted
+        self.caches.check_policy(task, policy, exceptions)
+        used = request.namespace_labels
+        labels = self.caches.newer_labels(task, trigger, rule.ir, used)
+        if labels is not None:
+            request.namespace_labels = labels
+            wanted, _ = self._evaluate(policy, rule, request)
+        return wanted
+
+    def _evaluate(
+        self, policy: ReadyPolicy, rule: GenerateRule, request: Request
+    ) -> tuple[list[Generated] | None, tuple[str, ...]]:
+        """Return what the rule generates, or None and the exceptions that say so."""
         clock = self.dependencies.clock
-        request = request_of(
-            task,
-            trigger,
-            self.dependencies.cluster_data,
-            assumed_operation(rule.ir),
-        )
         engine = Engine(
             self.dependencies.cluster_data, Clock(clock.now, clock.monotonic_ns)
         )
@@ -186,29 +180,37 @@ class Generator:
         context = engine.open(request, deadline_ns)
         found = evaluate_generations(policy.ir, [rule.linked], context).results
         if not found or found[0].status in (result.SKIP, result.FAIL):
-            return None
+            return None, tuple(found[0].exceptions) if found else ()
         if found[0].status == result.ERROR:
             raise ExpressionFailed("background.rule", found[0].message)
         context = engine.open(request, deadline_ns)
         context.runtime.begin_policy(policy.ir, is_tenant=bool(policy.ir.namespace))
         scope = context.rule_scope(rule.name, policy_namespace=policy.ir.namespace)
-        return rule.linked.generate(request, scope)
+        return rule.linked.generate(request, scope), ()
 
     def _write_all(
         self, policy: ReadyPolicy, rule: GenerateRule, wanted: list[Generated]
-    ) -> None:
+    ) -> Outcome:
         # What is not recorded would stay when its policy goes unseen.
-        is_new = bool(wanted and rule.deletes_with_policy) and self.register.add(
-            policy.stored.name, rule.name, rule.downstream_kinds()
-        )
+        is_new = bool(wanted) and self._record(policy, rule)
         try:
-            for one in wanted:
-                self._write(policy, rule, one)
+            pauses = [self._write(policy, rule, one) for one in wanted]
         finally:
+            # The policy, and its record with it, may have gone during the writes.
+            is_new = (bool(wanted) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
+        later = [pause_s for pause_s in pauses if pause_s]
+        return contested(min(later)) if later else APPLIED
 
-    def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> None:
+    def _record(self, policy: ReadyPolicy, rule: GenerateRule) -> bool:
+        """Record a rule whose objects go with it; return whether it was not there."""
+        return rule.deletes_with_policy and self.register.add(
+            policy.stored.name, rule.name, rule.downstream_kinds()
+        )
+
+    def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> float:
+        """Write an object; return for how long it has to be left as it is."""
         if one.source is not None and rule.synchronizes:
             self._label(one.source)
         done = self.downstream.write(
@@ -216,11 +218,18 @@ class Generator:
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
         )
-        if done != KEPT:
-            recorder = PolicyRecorder(
-                policy.stored, self.dependencies.events, self.dependencies.metrics
-            )
-            recorder.generated(rule.name, one, is_new=done == CREATED)
+        if done.action == KEPT:
+            return 0.0
+        recorder = PolicyRecorder(
+            policy.stored, self.dependencies.events, self.dependencies.metrics
+        )
+        if done.action == CONTESTED:
+            recorder.put_off()
+            return done.pause_s
+        recorder.generated(rule.name, one, is_new=done.action == CREATED)
+        if done.is_contest:
+            recorder.contested(rule.name, one, done.rival)
+        return 0.0
 
     def _label(self, source: Json) -> None:
         """Let admission notice changes of a source from the version on that was read.
@@ -267,7 +276,7 @@ class Generator:
         if live is not None and not is_ending(live):
             with contextlib.suppress(ExpressionFailed):
                 wanted = self.evaluate(task, policy, rule, live) or []
-        self._write_all(policy, rule, wanted)
+        written = self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
         stale = [
             one
@@ -276,7 +285,7 @@ class Generator:
             and place_of(one) not in kept
         ]
         self._delete(task, stale)
-        return APPLIED
+        return written
 
     def _align(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
@@ -287,11 +296,11 @@ class Generator:
         wanted: list[Generated] = []
         if live is not None and not is_ending(live):
             wanted = self.evaluate(task, policy, rule, live) or []
-        self._write_all(policy, rule, wanted)
+        written = self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
         owned = self._owned(task, rule)
         self._delete(task, [one for one in owned if place_of(one) not in kept])
-        return APPLIED
+        return written
 
     def _delete_all(self, task: Task, rule: GenerateRule) -> None:
         if rule.synchronizes:

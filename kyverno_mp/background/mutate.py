@@ -9,16 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate import (
+from kyverno_mp.background.generate import undeleted
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
     NO_TRIGGER,
     NOT_STORED,
     Outcome,
-    undeleted,
 )
-from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.policies import MutateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.triggers import (
@@ -78,6 +79,7 @@ class Mutator:
     dependencies: BackgroundDependencies
     kinds: Kinds
     triggers: Triggers
+    caches: Caches
     guard: Callable[[], None]
 
     def run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
@@ -86,6 +88,14 @@ class Mutator:
         Raises: ExpressionFailed with the failures of the targets; DependencyError,
         LeaseLost.
         """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._run(task, policy)
+            except PolicyChanged as changed:
+                policy = changed.policy
+        return self._run(task, policy)
+
+    def _run(self, task: Task, policy: ReadyPolicy | None) -> Outcome:
         rule = policy.mutates.get(task.rule) if policy is not None else None
         if policy is None or rule is None:
             return DONE
@@ -102,6 +112,8 @@ class Mutator:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._mutate(task, policy, rule, trigger)
+            except PolicyChanged:
+                raise
             except KubeConflict:
                 # Another writer was faster: the patch is made again, of what it wrote.
                 if attempt == _ATTEMPTS:
@@ -115,7 +127,16 @@ class Mutator:
         request = request_of(task, trigger, data, assumed_operation(rule.linked.ir))
         assert data.objects is not None
         targets = _Targets(data.objects)
-        found = self._evaluate(policy, rule, request, replace(data, objects=targets))
+        reading = replace(data, objects=targets)
+        found = self._evaluate(policy, rule, request, reading)
+        if all(one.status == result.SKIP for one in found):
+            keys = [key for one in found for key in one.exceptions]
+            self.caches.check_policy(task, policy, keys)
+            used = request.namespace_labels
+            labels = self.caches.newer_labels(task, trigger, rule.linked.ir, used)
+            if labels is not None:
+                request.namespace_labels = labels
+                found = self._evaluate(policy, rule, request, reading)
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import PolicyInvalid, Where
@@ -217,6 +218,8 @@ class ReadyPolicy(msgspec.Struct, frozen=True):
     generates: Mapping[str, GenerateRule]
     mutates: Mapping[str, MutateRule]
     server_side_apply: bool
+    version: tuple[str, int, tuple[str, ...]] = ("", 0, ())
+    """uid and generation of the policy; its PolicyExceptions with their versions."""
 
 
 class ReadyPolicies:
@@ -238,7 +241,7 @@ class ReadyPolicies:
             known = self._kept.get(stored.key)
         if known is not None and known[0] == version:
             return known[1]
-        made = ready_policy(stored, exceptions.values())
+        made = replace(ready_policy(stored, exceptions.values()), version=version)
         with self._lock:
             self._kept[stored.key] = version, made
         return made

@@ -14,9 +14,9 @@ from kyverno_mp.background.dependencies import EventSink, Metrics
 from kyverno_mp.background.policies import StoredPolicy
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.kube.apply import key_of
-from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.program.generate.pattern import Generated
-from kyverno_mp.telemetry.families import BACKGROUND_WRITES
+from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED, BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
 
@@ -60,6 +60,24 @@ class PolicyRecorder:
         )
         self._count("mutated")
 
+    def contested(self, rule: str, one: Generated, rival: str) -> None:
+        """Report that others change an object each time it is brought back."""
+        namespace, name = key_of(one.resource)
+        kind = str(one.resource.get("kind") or "")
+        place = "/".join(filter(None, (kind, namespace, name)))
+        by = f", most recently by {rival}" if rival else ""
+        note = (
+            f"{place} is changed or deleted each time it is synchronised{by};"
+            f" policy {self.policy.name}/{rule} does so less and less often now"
+        )
+        _log.warning(note, extra=fields(policy=self.policy.name))
+        made = Reference(one.target.api_version, kind, name, namespace)
+        self._submit(self._policy(), made, "PolicyError", "None", note, GENERATE)
+
+    def put_off(self) -> None:
+        """Count that a contested object is left as it is for now."""
+        self.metrics.count(BACKGROUND_CONTESTED, ())
+
     def deleted(self) -> None:
         """Report a generated object that was deleted."""
         self._count("deleted")
@@ -96,7 +114,7 @@ class PolicyRecorder:
         topic: str = "",
     ) -> None:
         self.events.submit(
-            Notice(
+            EventInfo(
                 regarding=regarding,
                 related=related,
                 reason=reason,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate import Outcome
+from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.runner import TRANSIENT, Failure, Runner
 from kyverno_mp.background.update_request import (
@@ -32,7 +32,10 @@ from kyverno_mp.errors import DependencyError, KubeConflict
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.limits import BACKGROUND_MESSAGE_CHARACTERS_MAX
+from kyverno_mp.limits import (
+    BACKGROUND_ATTEMPTS_MAX,
+    BACKGROUND_MESSAGE_CHARACTERS_MAX,
+)
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.telemetry.families import BACKGROUND_REQUESTS
@@ -40,7 +43,6 @@ from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
 NAME: Final = "background-trigger"
-ATTEMPTS_MAX: Final = 10
 _PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
 _OUTAGE_PAUSES: Final = Backoff(least_s=0.5, most_s=30.0)
 _POLLS: Final = Backoff(least_s=0.05, most_s=2.0)
@@ -173,12 +175,16 @@ class Requests:
         key = (task.type, task.policy, task.rule)
         pause_s: float | None = None
         try:
-            failure = self._runner.run_tasks([task])[0]
+            failure, waits = self._runner.run_tasks([task])
+            if waits is not None and waits.pause_s:
+                pause_s = waits.pause_s
             if failure:
                 failures += 1
                 self._record_failure(failure, is_new=failures == 1)
-                if failures < ATTEMPTS_MAX:
+                if failures < BACKGROUND_ATTEMPTS_MAX:
                     pause_s = _PAUSES.pause_s(failures)
+                else:
+                    self._drop_task(task, failure)
         except TRANSIENT:
             pause_s = _OUTAGE_PAUSES.pause_s(failures + 1)
         with self._lock:
@@ -191,6 +197,15 @@ class Requests:
             else:
                 tasks[key] = (task, failures)
         return pause_s
+
+    def _drop_task(self, task: Task, failure: Failure) -> None:
+        """Leave a task of a policy event to the next scan, which submits it again."""
+        self._dependencies.metrics.count(BACKGROUND_REQUESTS, (task.type, GIVEN_UP))
+        _log.warning(
+            "%s after %d attempts: %s",
+            *(GIVEN_UP, BACKGROUND_ATTEMPTS_MAX, failure.reason),
+            extra=fields(policy=task.policy, rule=task.rule, trigger=task.trigger.key),
+        )
 
     def _request(self, one: StoredRequest) -> float | None:
         """Process a request that is due; return the pause until it is."""
@@ -216,7 +231,7 @@ class Requests:
         if failure:
             return self._fail(one, progress, failure)
         if waits is not None and not self._is_over(progress, waits):
-            return self._poll(progress)
+            return self._poll(progress, waits)
         if waits is not None and waits.drops_as:
             _log.info("%s: %s", waits.drops_as, waits.reason, extra=_fields_of(one))
         self._remove(one, progress)
@@ -251,8 +266,10 @@ class Requests:
         progress.due_s = self._dependencies.clock.monotonic_s() + pause_s
         return pause_s
 
-    def _poll(self, progress: _Progress) -> float:
+    def _poll(self, progress: _Progress, waits: Outcome) -> float:
         """Try again soon; less often, the longer it takes."""
+        if waits.pause_s:
+            return self._again(progress, waits.pause_s)
         progress.polls += 1
         waited_s = self._dependencies.clock.monotonic_s() - progress.marked_s
         pause_s = max(_POLLS.pause_s(progress.polls), waited_s / _LATE_AT_MOST)
@@ -279,7 +296,7 @@ class Requests:
         progress.failures += 1
         is_new = failure.reason != one.status.message
         self._record_failure(failure, is_new=is_new)
-        if progress.failures >= ATTEMPTS_MAX:
+        if progress.failures >= BACKGROUND_ATTEMPTS_MAX:
             self._remove(one, progress)
             self._count(one, GIVEN_UP)
             return None

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from kyverno_mp.background.changes import Changes
-from kyverno_mp.background.generate import SETTLES, Generator, Outcome
+from kyverno_mp.background.generate import Generator
 from kyverno_mp.background.lost import Lost
 from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
@@ -106,7 +107,7 @@ class Runner:
                 continue
             if outcome.waits:
                 waits = waits or outcome
-            elif of_one_trigger and _ends(outcome, policy):
+            if of_one_trigger and _ends(outcome, policy):
                 break
         return failure, waits
 

@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.background import policy_events, requests
+from kyverno_mp.background.caches import Caches
 from kyverno_mp.background.changes import Changes
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import Downstream
@@ -88,14 +89,18 @@ class Background:
             dependencies.client, dependencies.settings.exceptions_in
         )
         triggers = Triggers(dependencies.client, kinds)
-        downstream = Downstream(dependencies.client, kinds, dependencies.holds_lease)
+        downstream = Downstream(
+            dependencies.client, kinds, dependencies.holds_lease, clock.monotonic_s
+        )
         self.register = Register(
             dependencies.client, dependencies.settings.namespace, downstream.guard
         )
+        caches = Caches(self.policies.newest, triggers)
         self.generator = Generator(
-            dependencies, triggers, downstream, self.register, self._add_policy
+            *(dependencies, triggers, downstream, self.register, caches),
+            self._add_policy,
         )
-        mutator = Mutator(dependencies, kinds, triggers, downstream.guard)
+        mutator = Mutator(dependencies, kinds, triggers, caches, downstream.guard)
         existing = Existing(dependencies, kinds)
         self.queue = self._queue()
         self.policy_queue = self._queue()

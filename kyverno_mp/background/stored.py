@@ -5,7 +5,7 @@ background/policy_events.py. May touch: the API server through kube; informers' 
 Source: docs/behaviour/controllers 5.4; docs/architecture.md 3 (events are hints).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -86,16 +86,43 @@ class StoredPolicies:
     def with_rule(self, name: str, rule: str) -> ReadyPolicy | None:
         """Return a policy that has the rule; read it live when it is not known.
 
-        An UpdateRequest may be here before the watch brought its policy.
+        An UpdateRequest may be here before the watch brought its policy, or its newest
+        version while the watch is interrupted.
 
         Raises: PolicyInvalid, DependencyError.
         """
-        stored = self.get(name)
+        informer = self.policies[1 if policy_key(name)[0] else 0]
+        stored = None if informer.failures else self.get(name)
         ready = None if stored is None else self.ready(stored)
         if ready is not None and (rule in ready.generates or rule in ready.mutates):
             return ready
         live = self.live(name)
         return None if live is None else self.ready(live)
+
+    def newest(
+        self, policy: ReadyPolicy, exceptions: Sequence[str]
+    ) -> ReadyPolicy | None:
+        """Return a policy as it is stored, None when it is gone.
+
+        ``exceptions``: those that are read, too, by ``namespace/name``.
+
+        Raises: PolicyInvalid, DependencyError.
+        """
+        live = self.live(policy.stored.name)
+        if live is None:
+            return None
+        known = self._exceptions_now()
+        for name in exceptions:
+            known = {
+                stamp: raw
+                for stamp, raw in known.items()
+                if stamp.rpartition("@")[0] != name
+            }
+            raw = self._objects.find(EXCEPTIONS, policy_key(name))
+            if raw is not None:
+                stamp = f"{name}@{raw['metadata'].get('resourceVersion') or ''}"
+                known[stamp] = msgspec.json.encode(raw)
+        return self._ready.ready(live, known)
 
     def forget(self, key: Key) -> None:
         """Drop what was linked for a policy that is gone."""

@@ -168,7 +168,7 @@ class Batcher:
         raw = self._read(candidate)
         if raw is None or raw["metadata"].get("uid") != candidate.uid:
             return None
-        verdict, _ = self._evaluator.evaluate(candidate.resource, raw)
+        verdict, _ = self._evaluator.evaluate(candidate.resource, raw, is_final=True)
         if verdict is not Verdict.DELETED:
             return None
         return Preconditions(candidate.uid, str(raw["metadata"]["resourceVersion"]))

@@ -35,6 +35,12 @@ class Policies(Protocol):
     def get(self, key: Key) -> StoredPolicy | None:
         """Return the policy, None when there is none."""
 
+    def newest(self, key: Key) -> StoredPolicy | None:
+        """Return the same, not older than the last failure of the watch.
+
+        Raises: DependencyError.
+        """
+
 
 class PolicyChanged(StateError):
     """The policy of a run was changed or deleted."""
@@ -137,7 +143,7 @@ class CleanupController:
     def check(self, policy: CompiledPolicy) -> None:
         """Raise when a run must stop."""
         self._guard()
-        stored = self._policies.get(policy.stored.key)
+        stored = self._policies.newest(policy.stored.key)
         if stored is None or stored.version != policy.stored.version:
             raise PolicyChanged(
                 "cleanup.policy_changed",

@@ -24,11 +24,12 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import CLEANUP_ANSWERS_MAX
 from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.program.ports import ApiCalls, ApiRequest, ClusterData
+from kyverno_mp.program.ports import ApiCalls, ApiRequest, ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues import clock as queues_clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.selector import labels_of
 
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _KYVERNO: Final = "kyverno"
@@ -74,6 +75,7 @@ class Evaluator:
         self._is_excluded = dependencies.is_excluded
         self._protects = dependencies.settings.protect_managed_resources
         self._namespaces = dependencies.cluster_data.namespaces
+        self._objects = dependencies.cluster_data.objects
         blocks = (linked.ir.match, linked.ir.exclude)
         self._reads_labels = any(
             one.namespace_selector is not None
@@ -83,8 +85,14 @@ class Evaluator:
         clock = Clock(dependencies.clock.now, dependencies.clock.monotonic_ns)
         self._engine = Engine(_with_cached_calls(dependencies.cluster_data), clock)
 
-    def evaluate(self, resource: Resource, raw: Json) -> tuple[Verdict, str]:
-        """Return the verdict on an object, and why it is undecided."""
+    def evaluate(
+        self, resource: Resource, raw: Json, *, is_final: bool = False
+    ) -> tuple[Verdict, str]:
+        """Return the verdict on an object, and why it is undecided.
+
+        ``is_final``: a deletion follows at once, so the labels of the namespace are
+        read live, where the policy depends on them. Raises: DependencyError, then only.
+        """
         metadata = raw.get("metadata") or {}
         if metadata.get("deletionTimestamp"):
             return Verdict.IGNORED, ""
@@ -92,14 +100,22 @@ class Evaluator:
         if self._protects and labels.get(_MANAGED_BY) == _KYVERNO:
             return Verdict.IGNORED, ""
         try:
-            return self._evaluate(_request(resource, raw))
+            request = _request(resource, raw)
+            live = self._live_labels(request.namespace) if is_final else None
+        except InputError as error:
+            return Verdict.UNDECIDED, error.message
+        try:
+            return self._evaluate(request, live)
         except (InputError, DependencyError, SnapshotUnusable) as error:
             return Verdict.UNDECIDED, error.message
 
-    def _evaluate(self, request: Request) -> tuple[Verdict, str]:
+    def _evaluate(
+        self, request: Request, live: dict[str, str] | None
+    ) -> tuple[Verdict, str]:
         if self._excludes(request):
             return Verdict.IGNORED, ""
-        request.namespace_labels = self._labels(request.namespace)
+        labels = self._labels(request.namespace) if live is None else live
+        request.namespace_labels = labels
         if not self._linked.selects(request):
             return Verdict.IGNORED, ""
         deletes = self._linked.holds(self._engine.open(request))
@@ -112,6 +128,17 @@ class Evaluator:
         wildcard there exempt objects (docs/behaviour/controllers 7, Matching).
         """
         return self._is_excluded(replace(request, subresource=request.kind))
+
+    def _live_labels(self, namespace: str) -> dict[str, str] | None:
+        """Read the labels of a namespace, which the policy depends on; else None.
+
+        The leader's copy may be older than a label that spares the namespace.
+        """
+        if not namespace or not self._reads_labels or self._objects is None:
+            return None
+        asked = ObjectQuery("", "v1", "Namespace", name=namespace)
+        found = self._objects.objects(asked, 0)
+        return labels_of(found[0]["metadata"].get("labels")) if found else None
 
     def _labels(self, namespace: str) -> dict[str, str]:
         if not namespace or not self._reads_labels or self._namespaces is None:

@@ -14,7 +14,7 @@ from typing import Final
 from kyverno_mp.cleanup.dependencies import EventSink, Metrics
 from kyverno_mp.cleanup.policy import StoredPolicy
 from kyverno_mp.cleanup.scan import Candidate
-from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.limits import CLEANUP_EVENTS_MAX, CLEANUP_SHOWN_MAX
 from kyverno_mp.telemetry.families import CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED
 from kyverno_mp.telemetry.log import fields
@@ -110,7 +110,7 @@ class RunRecorder:
             policy.uid,
         )
         self._events.submit(
-            Notice(
+            EventInfo(
                 regarding=regarding,
                 related=related,
                 reason=reason,

@@ -17,6 +17,8 @@ import threading
 import time
 from typing import Final
 
+import msgspec
+
 from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.controller import NAME, CleanupController, key_text
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
@@ -29,6 +31,7 @@ from kyverno_mp.cleanup.policy import (
 )
 from kyverno_mp.cleanup.runner import Runner
 from kyverno_mp.cleanup.ttl.run import TtlCleanup
+from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer, Project
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
@@ -65,6 +68,7 @@ class StoredPolicies:
     """The policies of the cluster; an informer for each of the two kinds."""
 
     def __init__(self, client: Client) -> None:
+        self._objects = Objects(client)
         self.informers = [
             Informer(client, WatchScope(resource=one), _projection(one))
             for one in (CLUSTER_POLICIES, POLICIES)
@@ -72,7 +76,24 @@ class StoredPolicies:
 
     def get(self, key: Key) -> StoredPolicy | None:
         """Return the policy, None when there is none."""
-        return self.informers[1 if key[0] else 0].get(key)
+        return self._of(key).get(key)
+
+    def newest(self, key: Key) -> StoredPolicy | None:
+        """Return the policy; it is read live while the watch is interrupted.
+
+        Raises: DependencyError.
+        """
+        informer = self._of(key)
+        if not informer.failures:
+            return informer.get(key)
+        resource = informer.scope.resource
+        raw = self._objects.find(resource, key)
+        return (
+            None if raw is None else stored_policy(resource, msgspec.json.encode(raw))
+        )
+
+    def _of(self, key: Key) -> Informer[StoredPolicy]:
+        return self.informers[1 if key[0] else 0]
 
 
 class Cleanup:

@@ -11,7 +11,7 @@ OK: Final = 0
 FAILED: Final = 1
 INPUT: Final = 2
 STATE: Final = 3
-DEFECT: Final = 70
+INTERNAL_ERROR: Final = 70
 INTERRUPTED: Final = 130
 
 
@@ -27,7 +27,7 @@ EVERYWHERE: Final = (
     Exit(FAILED, "violations, failed tests, a wrong flag, or a command that failed"),
     Exit(INPUT, "a setting, a kubeconfig or input that cannot be used"),
     Exit(STATE, "the cluster, a registry or this machine fails"),
-    Exit(DEFECT, "an internal error of kyverno-mp"),
+    Exit(INTERNAL_ERROR, "an internal error of kyverno-mp"),
     Exit(INTERRUPTED, "interrupted"),
 )
 """What a code means for every command."""

@@ -17,6 +17,7 @@ import click
 import msgspec
 import yaml
 
+from kyverno_mp.background.caches import Caches
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
@@ -53,7 +54,7 @@ _SECRET: Final = ("data", "stringData")
 class _Nobody:
     """Takes Events and counts of a run that nobody watches."""
 
-    def submit(self, _notice: object) -> bool:
+    def submit(self, _info: object) -> bool:
         return False
 
     def count(self, *_of: object) -> None:
@@ -76,10 +77,17 @@ def _previewer(cluster: Cluster, namespace: str) -> Previewer:
     client = cluster.client
     kinds = Kinds(client, dependencies.clock.monotonic_s)
     triggers = Triggers(client, kinds)
-    downstream = Downstream(client, kinds, dependencies.holds_lease)
+    downstream = Downstream(
+        client, kinds, dependencies.holds_lease, dependencies.clock.monotonic_s
+    )
     register = Register(client, namespace, downstream.guard)
     return Previewer(
-        Generator(dependencies, triggers, downstream, register, lambda _policy: None),
+        Generator(
+            *(dependencies, triggers, downstream, register),
+            # What is previewed was read just now.
+            Caches(lambda policy, _exceptions: policy, triggers),
+            lambda _policy: None,
+        ),
         Existing(dependencies, kinds),
         register,
         Objects(client, downstream.guard),

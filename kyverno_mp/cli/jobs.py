@@ -19,7 +19,7 @@ from kyverno_mp.cli.errors import CommandFailed
 _DONE: Final = 0
 _STEP: Final = 1
 _FAILED: Final = 2
-_DEFECT: Final = 3
+_INTERNAL_ERROR: Final = 3
 _EXIT_INTERNAL_ERROR: Final = 70
 _HEAD_BYTES: Final = 5
 """One byte for the kind of the payload, four for its length."""
@@ -149,7 +149,9 @@ def _work(part: range, step: Step, writer: int) -> None:
             code = _send_error(pipe, _FAILED, error.message)
         except BaseException:  # noqa: BLE001 - outermost frame of a process: reported
             traceback.print_exc()
-            code = _send_error(pipe, _DEFECT, "a worker process failed, see above")
+            code = _send_error(
+                pipe, _INTERNAL_ERROR, "a worker process failed, see above"
+            )
         finally:
             os._exit(code)
 

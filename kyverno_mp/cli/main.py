@@ -14,9 +14,9 @@ import click
 from kyverno_mp.cli.commands.declare import PLUGIN, PROGRAM, Example, Group
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.exit_codes import (
-    DEFECT,
     FAILED,
     INPUT,
+    INTERNAL_ERROR,
     INTERRUPTED,
     OK,
     STATE,
@@ -165,7 +165,7 @@ def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
         import traceback  # costs 5 ms, needed for internal errors only
 
         traceback.print_exc()
-        return DEFECT
+        return INTERNAL_ERROR
     return code if isinstance(code, int) else OK
 
 

@@ -48,11 +48,6 @@ def expand(policy: AnyPolicy) -> tuple[Rule, ...]:
     return _expand(policy.spec, _controllers(policy))
 
 
-def expand_validate(policy: AnyPolicy) -> tuple[Rule, ...]:
-    """Return the rules that validation uses, for all resource kinds together."""
-    return tuple([each.rule for each in rules_of_kinds(policy)])
-
-
 def rules_of_kinds(policy: AnyPolicy) -> tuple[RuleOfKinds, ...]:
     """Return the rules that validation uses, each with the kinds that have it.
 

@@ -1,6 +1,6 @@
 """Create Events from the records that webhook workers write to their journals.
 
-Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: Notices with
+Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: EventInfos with
 Kyverno's messages. Next: leader/control/run.py runs the thread.
 May touch: the journals, the API server through kube/events.py, one thread.
 Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Final
 
 from kyverno_mp.errors import DependencyError, StateError
-from kyverno_mp.kube.events import Events, Notice, Reference
+from kyverno_mp.kube.events import EventInfo, Events, Reference
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     ObjectRecord,
@@ -48,7 +48,7 @@ _COUNTS_EVERY: Final = 100
 """Polls between two flushes of event series counts: two seconds."""
 _RETRY_S: Final = 0.25
 _KNOWN_MAX: Final = 256
-"""Reviews whose notices are cached; each takes a few thousand bytes."""
+"""Reviews whose events are cached; each takes a few thousand bytes."""
 _RECORDS_PER_POLL: Final = 4096
 """Limits one poll, so that a flood cannot delay the counts or the shutdown."""
 _PAUSE_S_MAX: Final = 15.0
@@ -63,7 +63,9 @@ def _no_uid(_key: str) -> str:
     return ""
 
 
-def notices_of(review: ReviewRecord, uid_of: UidOf = _no_uid) -> Iterator[Notice]:
+def event_infos_of(
+    review: ReviewRecord, uid_of: UidOf = _no_uid
+) -> Iterator[EventInfo]:
     """Yield the Events that Kyverno would write for one review.
 
     Raises: StateError when its policies cannot be read.
@@ -98,11 +100,11 @@ class _Messages:
             _POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
         )
 
-    def violation_on_policy(self, rule: RuleRecord) -> Notice:
+    def violation_on_policy(self, rule: RuleRecord) -> EventInfo:
         blocked = self._review.blocked
         named = f": [{rule.rule}] {rule.status}" if rule.rule else f": {rule.status}"
         note = self._object_name() + named + (" (blocked)" if blocked else "")
-        return self._notice(
+        return self._info(
             self._on,
             self._about,
             VIOLATION,
@@ -111,31 +113,31 @@ class _Messages:
             rule.rule,
         )
 
-    def violation_on_object(self, rule: RuleRecord) -> Notice:
+    def violation_on_object(self, rule: RuleRecord) -> EventInfo:
         name = self._policy.name
         note = f"policy {name}/{rule.rule} {rule.status}"
         if rule.message:
             note += f": {rule.message}"
         # The Event does not refer to the policy, so the topic includes its name.
         topic = f"{self._policy.namespace}/{name}/{rule.rule}"
-        return self._notice(self._about, None, VIOLATION, PASSED, note, topic)
+        return self._info(self._about, None, VIOLATION, PASSED, note, topic)
 
-    def applied(self) -> Notice:
+    def applied(self) -> EventInfo:
         name = self._object_name()
         if self._policy.mutates:
             note, action = f"{name} is successfully mutated", MUTATED
         else:
             note, action = f"{name}: pass", PASSED
-        return self._notice(self._on, self._about, APPLIED, action, note, "")
+        return self._info(self._on, self._about, APPLIED, action, note, "")
 
-    def skipped(self, rule: RuleRecord, uid_of: UidOf) -> Iterator[Notice]:
+    def skipped(self, rule: RuleRecord, uid_of: UidOf) -> Iterator[EventInfo]:
         about, policy = self._about, self._policy
         place = (about.kind, about.namespace, about.name)
         key = "/".join(part for part in place if part)
         path = "/".join(p for p in (policy.namespace, policy.name, rule.rule) if p)
         for exception in rule.exceptions:
             namespace, _, name = exception.rpartition("/")
-            yield self._notice(
+            yield self._info(
                 Reference(
                     _EXCEPTION_VERSION,
                     "PolicyException",
@@ -150,7 +152,7 @@ class _Messages:
                 path,
             )
         keys = ", ".join(rule.exceptions)
-        yield self._notice(
+        yield self._info(
             self._on,
             about,
             SKIPPED,
@@ -165,7 +167,7 @@ class _Messages:
         place = f"{about.namespace}/" if about.namespace else ""
         return f"{about.kind} {place}{about.name}"
 
-    def _notice(
+    def _info(
         self,
         on: Reference,
         related: Reference | None,
@@ -173,8 +175,8 @@ class _Messages:
         action: str,
         note: str,
         topic: str,
-    ) -> Notice:
-        return Notice(
+    ) -> EventInfo:
+        return EventInfo(
             regarding=on,
             related=related,
             reason=reason,
@@ -205,9 +207,9 @@ class AdmissionEvents:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._attempts = 0
-        self._known: dict[tuple[object, ...], list[Notice]] = {}
+        self._known: dict[tuple[object, ...], list[EventInfo]] = {}
         self._begun: tuple[bytes, int] = (b"", 0)
-        """A record and how many of its notices are written, so that a retry does not
+        """A record and how many of its events are written, so that a retry does not
         count them again."""
 
     def start(self) -> None:
@@ -232,23 +234,23 @@ class AdmissionEvents:
     def _write(self, record: Record) -> None:
         try:
             review = decode_record(record.content)
-            notices = self._notices(review)
+            infos = self._infos(review)
         except StateError as error:
             _log.error("journal: %s", error.message)
             record.give_up()
             return
         written = self._begun[1] if self._begun[0] == record.content else 0
-        for number, notice in enumerate(notices[written:], written):
-            if self._events.accepts(notice) and not self._events.count(notice):
+        for number, info in enumerate(infos[written:], written):
+            if self._events.accepts(info) and not self._events.count(info):
                 self._begun = (record.content, number)
-                # A cached notice takes the time of its present occurrence.
-                now = replace(notice, at_ns=review.at_ns, seed=review.uid)
+                # A cached event takes the time of its present occurrence.
+                now = replace(info, at_ns=review.at_ns, seed=review.uid)
                 self._events.write(now)
         self._begun = (b"", 0)
         record.done()
 
-    def _notices(self, review: ReviewRecord) -> list[Notice]:
-        """Return the notices of a review.
+    def _infos(self, review: ReviewRecord) -> list[EventInfo]:
+        """Return the events of a review.
 
         PERF: clients retry after a refusal; the cache makes a repeat ten times cheaper.
         """
@@ -259,8 +261,8 @@ class AdmissionEvents:
         key = (bytes(review.policies), blocked, *place)
         known = self._known.get(key)
         if known is None:
-            known = list(notices_of(review, self._uid_of))
-            if any(notice.reason == SKIPPED for notice in known):
+            known = list(event_infos_of(review, self._uid_of))
+            if any(info.reason == SKIPPED for info in known):
                 # A recreated exception has a new uid, which the key does not contain.
                 return known
             if len(self._known) >= _KNOWN_MAX:

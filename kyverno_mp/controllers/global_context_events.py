@@ -1,6 +1,6 @@
 """Report each GlobalContextEntry that cannot be read, once for each reason.
 
-Room: controllers. Takes: this pod's state of each entry. Gives: Notices.
+Room: controllers. Takes: this pod's state of each entry. Gives: EventInfos.
 Next: global_context_controller.py calls it. May touch: the API server through
 kube/apply.py, one read for each report.
 Source: docs/behaviour/controllers 9.1 (gctx); Kyverno pkg/globalcontext/event.
@@ -14,7 +14,7 @@ from typing import Final
 from kyverno_mp.controllers.global_context_status import RESOURCE, State
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.kube.events import EventInfo, Reference
 
 CONTROLLER: Final = "globalcontext-controller"
 _REASON: Final = "PolicyError"
@@ -25,7 +25,7 @@ _KIND: Final = "GlobalContextEntry"
 class GlobalContextEvents:
     """The failures that were already reported."""
 
-    def __init__(self, objects: Objects, submit: Callable[[Notice], bool]) -> None:
+    def __init__(self, objects: Objects, submit: Callable[[EventInfo], bool]) -> None:
         self._objects = objects
         self._submit = submit
         self._reported: dict[str, str] = {}
@@ -50,7 +50,7 @@ class GlobalContextEvents:
             uid = str(found["metadata"].get("uid") or "")
             regarding = Reference(RESOURCE.api_version, _KIND, name, uid=uid)
             self._submit(
-                Notice(
+                EventInfo(
                     regarding=regarding,
                     reason=_REASON,
                     action=_ACTION,

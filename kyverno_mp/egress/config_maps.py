@@ -6,18 +6,16 @@ May touch: the API server through kube/rest.py.
 Source: docs/behaviour/controllers 11.5 (resolver chain); docs/architecture.md 3.
 """
 
-import time
 from contextlib import suppress
 from typing import Final
 
-from kyverno_mp.errors import DependencyError, ExpressionFailed
+from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.program.ports import ConfigMaps
 from kyverno_mp.values.jsonvalue import Json
 
 _CONFIG_MAPS: Final = core("configmaps")
-_TIMEOUT_NS: Final = 10 * 10**9
 
 
 class LiveConfigMaps:
@@ -28,17 +26,17 @@ class LiveConfigMaps:
         self._shared = shared
         self._client = client
 
-    def config_map(self, namespace: str, name: str) -> Json:
-        """Return the object. Raises: ExpressionFailed."""
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        """Return the object. Raises: ExpressionFailed, DeadlinePassed."""
         if self._shared is not None:
             # The ConfigMap has no cache label or does not exist: ask the API server.
             with suppress(ExpressionFailed):
-                return self._shared.config_map(namespace, name)
+                return self._shared.config_map(namespace, name, deadline_ns)
         try:
-            return self._client.get(
-                _CONFIG_MAPS.object((namespace, name)),
-                deadline_ns=time.monotonic_ns() + _TIMEOUT_NS,
-            )
+            path = _CONFIG_MAPS.object((namespace, name))
+            return self._client.get(path, deadline_ns=deadline_ns)
+        except DeadlinePassed:
+            raise
         except DependencyError as error:
             gone = error.code == "kube.not_found"
             raise ExpressionFailed(

@@ -136,13 +136,6 @@ class Directory:
                 return one
         return None
 
-    def of_plural(self, group: str, version: str, plural: str) -> Resource | None:
-        """Return one resource by its exact name."""
-        for one in self._whole:
-            if (one.group, one.version, one.plural) == (group, version, plural):
-                return one
-        return None
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Directory) and other.resources == self.resources
 

@@ -1,14 +1,14 @@
 """Write Events about policies and resources, bounded in number; count repeats.
 
-Room: kube. Takes: Notice. Gives: events.k8s.io/v1 Events. Next: controllers, which
-submit notices or write them. May touch: the API server through kube/apply.py, the
+Room: kube. Takes: EventInfo. Gives: events.k8s.io/v1 Events. Next: controllers, which
+submit or write Events. May touch: the API server through kube/apply.py, the
 clock.
 Source: docs/behaviour/controllers 9.1 (reasons, names, notes, --omitEvents, queue of
 1000, success events); Kubernetes Event series.
 
-A notice that repeats one of the last minutes increases the count of its series and
+An occurrence that repeats one of the last minutes increases the count of its series and
 creates no new Event. The first of each (objects, reason, topic) is always written;
-those that differ only in the message have a budget. A notice beyond the queue or the
+those that differ only in the message have a budget. One beyond the queue or the
 budget is dropped and counted; no caller waits.
 """
 
@@ -80,13 +80,13 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """One occurrence. ``controller`` e.g. ``kyverno-admission``.
+class EventInfo:
+    """One occurrence (Kyverno: event.Info). ``controller`` e.g. ``kyverno-admission``.
 
     ``topic``: distinguishes it from others about the same objects, e.g. the rule.
     ``at_ns``: when it happened, wall-clock time, 0 = now. With ``seed``, e.g. the uid
-    of a request, the same notice always gets the same name, so that writing it twice
-    creates one Event.
+    of a request, the same occurrence always gets the same name, so that writing it
+    twice creates one Event.
     """
 
     regarding: Reference
@@ -110,14 +110,14 @@ class EventFilter:
     omit: frozenset[str] = frozenset()
     successes: Successes = frozenset
 
-    def __call__(self, notice: Notice) -> bool:
-        """Return whether a notice becomes an Event."""
-        if notice.reason in self.omit:
+    def __call__(self, info: EventInfo) -> bool:
+        """Return whether an occurrence becomes an Event."""
+        if info.reason in self.omit:
             return False
-        if notice.reason != _APPLIED:
+        if info.reason != _APPLIED:
             return True
         actions = self.successes()
-        return actions is not None and (not actions or notice.action in actions)
+        return actions is not None and (not actions or info.action in actions)
 
 
 def omitted_reasons(text: str) -> frozenset[str]:
@@ -138,14 +138,14 @@ class _Series:
 
 
 class Events:
-    """Takes notices from any thread; one thread writes them (``write``, ``flush``)."""
+    """Takes events from any thread; one thread writes them (``write``, ``flush``)."""
 
     def __init__(
         self,
         objects: Objects,
         instance: str,
         *,
-        event_filter: Callable[[Notice], bool] = lambda _notice: True,
+        event_filter: Callable[[EventInfo], bool] = lambda _info: True,
         queued_max: int = EVENTS_QUEUED_MAX,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -156,42 +156,42 @@ class Events:
         self._queued_max = queued_max
         self._clock_ns = clock_ns
         self._wall = wall
-        self._queue: deque[Notice] = deque()
+        self._queue: deque[EventInfo] = deque()
         self._lock = threading.Lock()
         self._series: OrderedDict[tuple[_Subject, int], _Series] = OrderedDict()
         self._budgets: OrderedDict[_Subject, tuple[float, int]] = OrderedDict()
         self._stamp = 0
         self.dropped = 0
-        """Notices that were dropped, exceeded the budget, or were refused."""
+        """Events that were dropped, exceeded the budget, or were refused."""
         self.written = 0
 
-    def submit(self, notice: Notice) -> bool:
-        """Queue a notice; False when it is filtered out or dropped. Never waits."""
-        if not self.accepts(notice):
+    def submit(self, info: EventInfo) -> bool:
+        """Queue an event; False when it is filtered out or dropped. Never waits."""
+        if not self.accepts(info):
             return False
         with self._lock:
             if len(self._queue) >= self._queued_max:
                 self.dropped += 1
                 return False
-            self._queue.append(notice)
+            self._queue.append(info)
         return True
 
-    def accepts(self, notice: Notice) -> bool:
+    def accepts(self, info: EventInfo) -> bool:
         """Return whether such an Event is possible and not filtered out.
 
         K8S: an Event cannot refer to an object whose name is still to be generated.
         """
-        return bool(notice.regarding.name) and self._filter(notice)
+        return bool(info.regarding.name) and self._filter(info)
 
     @property
     def queued_count(self) -> int:
-        """Number of queued notices."""
+        """Number of queued events."""
         return len(self._queue)
 
     def flush(self) -> None:
-        """Write the queued notices, and the counts of continued series.
+        """Write the queued events, and the counts of continued series.
 
-        A notice that cannot be written now stays queued.
+        An event that cannot be written now stays queued.
         """
         try:
             while self._queue:
@@ -201,10 +201,10 @@ class Events:
         except DependencyError as error:
             _log.warning("cannot write Events, will retry: %s", error.message)
 
-    def count(self, notice: Notice) -> bool:
-        """Count a notice in its series; return False when it has no open series."""
+    def count(self, info: EventInfo) -> bool:
+        """Count an event in its series; return False when it has no open series."""
         now_ns = self._clock_ns()
-        key = (_subject_of(notice), hash(notice.note))
+        key = (_subject_of(info), hash(info.note))
         series = self._series.get(key)
         if series is None or now_ns - series.seen_ns >= _SERIES_NS:
             return False
@@ -213,21 +213,21 @@ class Events:
         self._series.move_to_end(key)
         return True
 
-    def write(self, notice: Notice) -> None:
-        """Write a notice that ``accepts`` allows, or count it in its series.
+    def write(self, info: EventInfo) -> None:
+        """Write an event that ``accepts`` allows, or count it in its series.
 
-        Raises: DependencyError when the API server cannot take it now; a notice that it
+        Raises: DependencyError when the API server cannot take it now; an event that it
         permanently refuses is dropped and counted.
         """
-        if self.count(notice):
+        if self.count(info):
             return
         now_ns = self._clock_ns()
-        subject = _subject_of(notice)
-        key = (subject, hash(notice.note))
+        subject = _subject_of(info)
+        key = (subject, hash(info.note))
         if not self._has_budget(subject, now_ns):
             self.dropped += 1
             return
-        raw = self._event_of(notice)
+        raw = self._event_of(info)
         if not self._create(raw):
             return
         self._spend(subject)
@@ -289,11 +289,11 @@ class Events:
         left, at_ns = self._budgets[subject]
         self._budgets[subject] = (left - 1, at_ns)
 
-    def _event_of(self, notice: Notice) -> Json:
-        regarding = notice.regarding
+    def _event_of(self, info: EventInfo) -> Json:
+        regarding = info.regarding
         namespace = regarding.namespace or "default"
-        if notice.seed:
-            stamp = seeded_stamp(notice)
+        if info.seed:
+            stamp = seeded_stamp(info)
         else:
             # Two Events of one object within one clock tick need two names.
             now_ns = int(self._wall().timestamp() * 1e9)
@@ -305,17 +305,17 @@ class Events:
                 "name": f"{event_name(regarding.name)}.{stamp:x}",
                 "namespace": namespace,
             },
-            "eventTime": self._micro_time(notice.at_ns),
-            "reportingController": notice.controller,
-            "reportingInstance": f"{notice.controller}-{self._instance}"[:128],
-            "action": notice.action,
-            "reason": notice.reason,
-            "type": "Normal" if notice.reason in _NORMAL else "Warning",
-            "note": cut_note(notice.note),
+            "eventTime": self._micro_time(info.at_ns),
+            "reportingController": info.controller,
+            "reportingInstance": f"{info.controller}-{self._instance}"[:128],
+            "action": info.action,
+            "reason": info.reason,
+            "type": "Normal" if info.reason in _NORMAL else "Warning",
+            "note": cut_note(info.note),
             "regarding": regarding.as_json(),
         }
-        if notice.related is not None:
-            raw["related"] = notice.related.as_json()
+        if info.related is not None:
+            raw["related"] = info.related.as_json()
         return raw
 
     def _micro_time(self, at_ns: int = 0) -> str:
@@ -323,8 +323,8 @@ class Events:
         return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _subject_of(notice: Notice) -> _Subject:
-    on, related = notice.regarding, notice.related
+def _subject_of(info: EventInfo) -> _Subject:
+    on, related = info.regarding, info.related
     # K8S: each attempt to create an object gives it another uid, but the attempts
     # are repeats of one occurrence.
     about = (
@@ -339,19 +339,19 @@ def _subject_of(notice: Notice) -> _Subject:
         on.name,
         on.uid,
         *about,
-        notice.reason,
-        notice.action,
-        notice.controller,
-        notice.topic,
+        info.reason,
+        info.action,
+        info.controller,
+        info.topic,
     )
 
 
-def seeded_stamp(notice: Notice) -> int:
-    """Return the time of the notice with a hash of the notice in its low bits."""
-    content = repr((notice.seed, *_subject_of(notice), notice.note))
+def seeded_stamp(info: EventInfo) -> int:
+    """Return the time of the occurrence with its hash in the low bits."""
+    content = repr((info.seed, *_subject_of(info), info.note))
     digest = hashlib.blake2b(content.encode("utf-8", "replace"), digest_size=4).digest()
     low = int.from_bytes(digest, "big") & ((1 << _SEED_BITS) - 1)
-    return notice.at_ns >> _SEED_BITS << _SEED_BITS | low
+    return info.at_ns >> _SEED_BITS << _SEED_BITS | low
 
 
 def event_name(name: str) -> str:

@@ -1,7 +1,7 @@
 """Hold a Lease among replicas, and stop writing before it expires.
 
 Room: kube. Takes: a Lease's name, this replica's name, Objects. Gives: Election, whose
-``guard`` raises LeaseLost. Next: leader/cluster.py, controllers, process pools.
+``guard`` raises LeaseLost. Next: leader/control/run.py, pool/coordinator.py.
 May touch: the API server through kube/apply.py, the clock, one thread.
 Source: docs/behaviour/controllers 8 (names, 12 s, 2 s); client-go tools/leaderelection.
 

@@ -16,7 +16,7 @@ _STOP_S: Final = 1.0
 
 
 class EventWriter:
-    """The thread that writes the notices queued in ``events``."""
+    """The thread that writes the events queued in ``events``."""
 
     def __init__(self, events: Events) -> None:
         self.events = events
@@ -28,7 +28,7 @@ class EventWriter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Write queued notices, as far as the API server accepts them, and stop."""
+        """Write queued events, as far as the API server accepts them, and stop."""
         self._stopping.set()
         self._thread.join(timeout=_STOP_S)
 

@@ -19,6 +19,7 @@ from kyverno_mp.program.mutation import (
     is_standard,
     mutate_request,
 )
+from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.request import Request
 
@@ -31,7 +32,7 @@ def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
 class _Prepared:
     """The part that is the same for every request with these candidates."""
 
-    __slots__ = ("asking", "fails", "policies")
+    __slots__ = ("asking", "fails", "policies", "reads_namespace")
 
     def __init__(self, policies: list[MutatingPolicy]) -> None:
         self.policies = policies
@@ -42,12 +43,25 @@ class _Prepared:
             if any(rule.ir.effects & SLOW for rule in rules)
         )
         """Indexes of the policies that may make an external call."""
+        self.reads_namespace = any(
+            reads_namespace(policy, rule.ir)
+            for policy, rules in self.policies
+            for rule in rules
+        )
 
 
 class MutationPlan:
     """The policies that may mutate one request, selected and not yet run."""
 
-    __slots__ = ("_begun", "_engine", "_prepared", "_request", "fails", "needs_io")
+    __slots__ = (
+        "_begun",
+        "_engine",
+        "_prepared",
+        "_request",
+        "fails",
+        "needs_io",
+        "reads_namespace",
+    )
 
     def __init__(self, engine: Engine, request: Request, prepared: _Prepared) -> None:
         self._engine = engine
@@ -56,6 +70,7 @@ class MutationPlan:
         self._begun: Mutations | None = None
         self.fails = prepared.fails
         self.needs_io = bool(prepared.asking)
+        self.reads_namespace = prepared.reads_namespace
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
         """Apply the policies in order.

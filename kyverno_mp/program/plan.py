@@ -29,6 +29,7 @@ from kyverno_mp.program.batch_layout import Chosen
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.matching.match import reads_namespace_labels
+from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.program.request import Request
@@ -55,6 +56,7 @@ class _Prepared:
         "entries",
         "fails",
         "needs_io",
+        "reads_namespace",
         "reporting",
         "travels",
         "travels_late",
@@ -89,6 +91,11 @@ class _Prepared:
         self.needs_io = any(
             rule.ir.effects & SLOW for _, rules in self.entries for rule in rules
         )
+        self.reads_namespace = any(
+            reads_namespace(policy, rule.ir)
+            for policy, rules in self.entries
+            for rule in rules
+        ) or (triggers is not None and triggers.reads_namespace)
 
     def batch(self, action: str, request: Request) -> Batch:
         """Return the policies with their rules of one effective action."""
@@ -173,6 +180,7 @@ class ValidationPlan:
         "fails",
         "left_out",
         "needs_io",
+        "reads_namespace",
         "travels",
         "travels_late",
         "triggers",
@@ -185,6 +193,7 @@ class ValidationPlan:
         self._prepared = prepared
         self._begun: Evaluation | None = None
         self.needs_io = prepared.needs_io
+        self.reads_namespace = prepared.reads_namespace
         self.warns = prepared.warns
         self.fails = prepared.fails
         self.audits = prepared.audits

@@ -20,10 +20,10 @@ from kyverno_mp.values.wildcard import contains_wildcard
 class ConfigMaps(Protocol):
     """ConfigMaps by namespace and name."""
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         """Return the ConfigMap object, e.g. ``{"metadata": .., "data": {..}}``.
 
-        Raises: ExpressionFailed (``context.configmap_not_found``).
+        Raises: ExpressionFailed (``context.configmap_not_found``), DeadlinePassed.
         """
 
 

@@ -21,6 +21,7 @@ from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program import result
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.generate.rule import LinkedGeneration
+from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.request import Request, copy_of
 from kyverno_mp.program.rule_gate import RuleGate
 
@@ -50,7 +51,17 @@ class Triggered(msgspec.Struct, frozen=True):
 class _Rule:
     """One linked rule."""
 
-    __slots__ = ("gate", "generation", "ir", "is_slow", "lists_delete", "reads_old")
+    __slots__ = (
+        "alone",
+        "gate",
+        "generation",
+        "ir",
+        "is_plain",
+        "is_slow",
+        "lists_delete",
+        "reads_old",
+        "synchronize",
+    )
 
     def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
         self.ir = ir
@@ -59,13 +70,18 @@ class _Rule:
             LinkedGeneration(policy, ir) if ir.rule_type == GENERATE else None
         )
         self.is_slow = bool(ir.effects & _SLOW)
+        self.is_plain = self.gate.is_open and not (self.is_slow or ir.exceptions)
+        """Whether its match alone decides."""
         self.lists_delete = any(_DELETE in one.operations for one in ir.match.filters)
         self.reads_old = _reads_old(ir)
-
-    @property
-    def synchronize(self) -> bool:
+        self.synchronize = ir.generate is not None and ir.generate.synchronize
         """Whether what it generated follows the trigger."""
-        return self.ir.generate is not None and self.ir.generate.synchronize
+        kind = GENERATE if ir.rule_type == GENERATE else MUTATE
+        self.alone = {
+            deletes: _of(kind, policy, [self], deletes=deletes)
+            for deletes in (False, True)
+        }
+        """What is triggered when no other rule of the policy is."""
 
 
 def _reads_old(ir: RuleIR) -> bool:
@@ -110,15 +126,18 @@ class _Policy:
 
     def scope(self, rule: _Rule, context: RequestContext) -> RuleContext:
         """Open a scope for a rule, charged to the policy."""
-        namespace = self.ir.namespace
-        context.runtime.begin_policy(self.ir, is_tenant=bool(namespace))
-        return context.rule_scope(rule.ir.name, policy_namespace=namespace)
+        self.begin(context)
+        return context.rule_scope(rule.ir.name, policy_namespace=self.ir.namespace)
+
+    def begin(self, context: RequestContext) -> None:
+        """Charge what follows to the policy."""
+        context.runtime.begin_policy(self.ir, is_tenant=bool(self.ir.namespace))
 
 
 class LinkedTriggers:
     """The rules that one set of candidates may trigger; requests share it."""
 
-    __slots__ = ("_background_user", "_policies")
+    __slots__ = ("_background_user", "_policies", "reads_namespace")
 
     def __init__(
         self,
@@ -128,6 +147,12 @@ class LinkedTriggers:
         """``background_user``: whose requests rules leave out unless they want them."""
         self._background_user = background_user
         self._policies = [_Policy(policy, rules) for policy, rules in entries]
+        self.reads_namespace = any(
+            reads_namespace(policy.ir, rule.ir)
+            for policy in self._policies
+            for rule in (*policy.generating, *policy.mutating)
+        )
+        """Whether what is triggered depends on the request's namespace."""
 
     def evaluate(self, context: RequestContext) -> list[Triggered]:
         """Return what a request triggers. Raises: Preempted, DependencyError."""
@@ -141,7 +166,7 @@ class LinkedTriggers:
                 applies = list(_generating(policy, wanted, context))
             found += _together(policy.ir, applies)
             found += [
-                _of(MUTATE, policy.ir, [rule], deletes=False)
+                rule.alone[False]
                 for rule in self._asked(policy.mutating, request)
                 if _mutates(policy, rule, context)
             ]
@@ -159,7 +184,7 @@ class LinkedTriggers:
             applies = [one for rule in wanted for one in _by_match(rule, request)]
             found += _together(policy.ir, applies)
             found += [
-                _of(MUTATE, policy.ir, [rule], deletes=False)
+                rule.alone[False]
                 for rule in self._asked(policy.mutating, request)
                 if _mutation_matches(rule, request)
             ]
@@ -180,17 +205,28 @@ def _generating(
         if rule.is_slow:
             yield from _by_match(rule, request)
             continue
-        scope = policy.scope(rule, context)
-        if request.operation == _DELETE:
-            # KYVERNO: a deletion is decided by match alone (controllers 5.2).
-            if rule.gate.matched_exceptions(request, scope):
-                continue
-            evaluated = list(_by_match(rule, request))
-        else:
-            evaluated = list(_evaluated(rule, request, scope))
+        evaluated = _decided(policy, rule, context)
         yield from evaluated
         if evaluated and policy.ir.apply_rules == "One":
             return
+
+
+def _decided(policy: _Policy, rule: _Rule, context: RequestContext) -> list[_Applies]:
+    """Return what a rule without external calls has to do: once, at most."""
+    request = context.request
+    if request.operation == _DELETE:
+        # KYVERNO: a deletion is decided by match alone (controllers 5.2).
+        scope = policy.scope(rule, context)
+        if rule.gate.matched_exceptions(request, scope):
+            return []
+        return list(_by_match(rule, request))
+    if not rule.is_plain:
+        return list(_evaluated(rule, request, policy.scope(rule, context)))
+    # PERF: without the scope, a review that triggers it takes 7 us less of 66.
+    policy.begin(context)
+    if rule.gate.matches(request):
+        return [(rule, False)]
+    return [(rule, True)] if _matched_before(rule, request) else []
 
 
 def _evaluated(rule: _Rule, request: Request, scope: RuleContext) -> Iterator[_Applies]:
@@ -219,11 +255,17 @@ def _by_match(rule: _Rule, request: Request) -> Iterator[_Applies]:
             return
         # Preconditions may have held until now, and hold no longer.
         yield rule, True
-    elif rule.synchronize and request.old_object and request.object:
-        before = copy_of(request)
-        before.object, before.old_object = request.old_object, {}
-        if rule.gate.matches(before):
-            yield rule, True
+    elif _matched_before(rule, request):
+        yield rule, True
+
+
+def _matched_before(rule: _Rule, request: Request) -> bool:
+    """Return whether a rule that synchronises matched the old object."""
+    if not (rule.synchronize and request.old_object and request.object):
+        return False
+    before = copy_of(request)
+    before.object, before.old_object = request.old_object, {}
+    return rule.gate.matches(before)
 
 
 def _mutates(policy: _Policy, rule: _Rule, context: RequestContext) -> bool:
@@ -251,6 +293,10 @@ def _mutation_matches(rule: _Rule, request: Request) -> bool:
 def _together(policy: PolicyIR, applies: Iterable[_Applies]) -> Iterator[Triggered]:
     """Put the rules of a policy together that have the same to do."""
     applies = list(applies)
+    if len(applies) == 1:
+        ((rule, its),) = applies
+        yield rule.alone[its]
+        return
     for deletes in (False, True):
         rules = [rule for rule, its in applies if its is deletes]
         if rules:

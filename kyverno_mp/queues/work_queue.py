@@ -140,14 +140,6 @@ class WorkQueue(Generic[K]):
                     self._processing[key] = None
             self._changed.notify_all()
 
-    def wait_drained(self, timeout_s: float) -> bool:
-        """Wait until a queue that was shut down is empty and its workers are idle."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: self._closed and not self._waiting and not self._processing,
-                timeout_s,
-            )
-
     @property
     def known_count(self) -> int:
         """Distinct keys that wait or are processed; the bound applies to them."""

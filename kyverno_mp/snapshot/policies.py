@@ -52,13 +52,6 @@ _PREFIX_DIMENSIONS: Final = frozenset(
 T = TypeVar("T")
 
 
-def encode_policies(
-    policies: Iterable[EncodedPolicy], *, generation: int, salt: bytes
-) -> bytearray:
-    """Return the file content of the policies segment."""
-    return PoliciesWriter().encode(tuple(policies), generation=generation, salt=salt)
-
-
 class PoliciesWriter:
     """Encode successive versions of the policies.
 

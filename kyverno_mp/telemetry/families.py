@@ -264,9 +264,10 @@ BACKGROUND_REQUESTS: Final = Family(
     "kyverno_mp_background_requests_total",
     "counter",
     ("request_type", "outcome"),
-    "UpdateRequests by outcome: done, failed (it comes again), dropped_absent (there"
-    " was no trigger for 30 s), dropped_present (what was to be deleted still exists,"
-    " or is still wanted), dropped_failing (the last attempt failed).",
+    "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
+    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present"
+    " (what was to be deleted still exists, or is still wanted), dropped_failing (the"
+    " last attempt failed).",
 )
 BACKGROUND_WRITES: Final = Family(
     "kyverno_mp_background_writes_total",
@@ -324,6 +325,12 @@ REPORTS_SCAN: Final = Family(
     "gauge",
     ("resource",),
     "How long the last scan of all objects of a resource took, in seconds.",
+BACKGROUND_CONTESTED: Final = Family(
+    "kyverno_mp_background_contested_total",
+    "counter",
+    (),
+    "Times that a generated object was left as it is for a while, because others change"
+    " it each time it is synchronised.",
 )
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
@@ -334,6 +341,7 @@ RECORDED: Final = (
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
     *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
+    BACKGROUND_CONTESTED,
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

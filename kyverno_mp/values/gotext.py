@@ -159,11 +159,6 @@ def float_f(value: float) -> str:
     return _special(value) or f"{value:f}"
 
 
-def float_plain(value: float) -> str:
-    """Print like strconv ``'f'`` with the shortest digits, never with an exponent."""
-    return _special(value) or _plain(*_digits(value))
-
-
 def float32_plain(value: float) -> str:
     """Print like strconv ``'f'`` with 32 bits: the shortest digits of a float32."""
     try:

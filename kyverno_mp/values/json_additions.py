@@ -33,16 +33,16 @@ _END: Final = "-"
 _NO_INDEX: Final = -1
 _KIND: Final = "kind"
 
-Place = tuple[str, int]
+PathStep = tuple[str, int]
 """A key, and its index in a list, or _NO_INDEX."""
 
 
 class Addition(NamedTuple):
     """One operation: the containers on its path, its last token, its value."""
 
-    way: tuple[Place, ...]
+    parents: tuple[PathStep, ...]
     key: str
-    place: int
+    position: int
     value: Json
 
 
@@ -78,11 +78,11 @@ def _linked(operation: Operation) -> Addition | None:
         return None
     if not 0 < len(tokens) <= _TOKENS_MAX or tokens == [_KIND]:
         return None
-    *way, (key, index) = map(_place, tokens)
-    return Addition(tuple(way), key, index, value)
+    *parents, (key, index) = map(_step_of, tokens)
+    return Addition(tuple(parents), key, index, value)
 
 
-def _place(token: str) -> Place:
+def _step_of(token: str) -> PathStep:
     number = number_of(token)
     return decoded(token), _NO_INDEX if number is None or number < 0 else number
 
@@ -102,12 +102,12 @@ def add_all(document: Json, patches: Sequence[Additions], spend: Spender) -> Jso
     grows = bool(patches)
     for additions, steps in patches:
         spend.charge(steps)
-        for way, key, place, value in additions:
-            holder = _own_holder(root, way, own, spend)
+        for parents, key, position, value in additions:
+            holder = _own_holder(root, parents, own, spend)
             if type(holder) is dict:
                 holder[key] = value
                 grows = False
-            elif not _put(holder, key, place, value):
+            elif not _put(holder, key, position, value):
                 return None
     # A list that only grows always differs from the original.
     return document if not grows and same(root, document) else root
@@ -120,10 +120,10 @@ def _charge_copy(holder: Json, spend: Spender) -> None:
 
 
 def _own_holder(
-    holder: Json, way: Sequence[Place], own: dict[int, Json], spend: Spender
+    holder: Json, parents: Sequence[PathStep], own: dict[int, Json], spend: Spender
 ) -> Json:
     """Follow a path, and copy the containers on it that are not copied yet."""
-    for key, index in way:
+    for key, index in parents:
         if type(holder) is dict:
             below = holder.get(key)
         elif type(holder) is list and 0 <= index < len(holder):

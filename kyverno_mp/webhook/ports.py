@@ -23,6 +23,8 @@ class PlanOf(Protocol):
     """Some candidate may call the cluster, a service or a registry."""
     fails: bool
     """Some candidate has failurePolicy Fail."""
+    reads_namespace: bool
+    """Some candidate depends on the labels or the existence of the namespace."""
 
 
 class Plan(PlanOf, Protocol):

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from kyverno_mp.admission.denial import denial_text
+from kyverno_mp.admission.denial import denial
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.goyaml import block_text
 from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 
@@ -34,6 +36,9 @@ def test_recorded_denials_are_written_again() -> None:
         body = text.split("policies \n\n", 1)[1]
         # BaseLoader: every scalar is a text, as in Go's map[string]string.
         failures = yaml.load(body, Loader=yaml.BaseLoader)
-        assert text == denial_text(resource, failures)
+        kind, namespace, name = resource.split("/")
+        named = {"metadata": {"name": name}}
+        request = Request(kind=kind, namespace=namespace, object=named)
+        assert text == denial(request, block_text(failures))
         count += 1
     assert count > 700

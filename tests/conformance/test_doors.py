@@ -18,7 +18,7 @@ from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.cli.testing.files import read_tests
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
+from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from tests.conformance.cases import Case, runnable
 from tests.conformance.place import ABSENT, PRESENT
@@ -30,7 +30,7 @@ def _through_snapshot(
     policies: list[CompiledPolicy], folder: Path
 ) -> list[CompiledPolicy]:
     """Write the policies to a segment file, attach it, and read all of it back."""
-    content = encode_policies(
+    content = PoliciesWriter().encode(
         [encode_policy(policy) for policy in policies],
         generation=1,
         salt=os.urandom(16),

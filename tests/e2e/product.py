@@ -117,6 +117,14 @@ class Product:
             link.request("GET", "/healthz")
             return json.loads(link.getresponse().read())
 
+    def policies(self) -> list[str]:
+        """Give the names of the policies that are known."""
+        link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
+        with contextlib.closing(link):
+            link.request("GET", "/policies")
+            body = json.loads(link.getresponse().read())
+            return [one["name"] for one in body["policies"]]
+
     def processes(self) -> dict[str, int]:
         """Give the ids of its processes by the names of their roles."""
         return {one["name"]: one["pid"] for one in self.health()["processes"]}

@@ -2,6 +2,8 @@
 
 Red here means: an object that a rule had to generate is missing for good, or there
 although its policy is gone.
+
+E2E_AWAY_S=60 keeps the API server away for a minute.
 """
 
 import os
@@ -33,6 +35,7 @@ from tests.e2e.waiting import wait_for
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 MANY = 120
+AWAY_S = float(os.environ.get("E2E_AWAY_S", "4"))
 DATA = {"data": {"from": "policy"}}
 WANTED = {f"t{number}" for number in range(MANY)}
 
@@ -121,7 +124,7 @@ def test_the_api_server_is_away(
     space.policy(space.generate(data=DATA))
     put_triggers(cluster, space)
     plane.apiserver.stop(signal.SIGKILL)
-    time.sleep(4)
+    time.sleep(AWAY_S)
     plane.apiserver.start()
     with Api(plane.access) as own:
         wait_for(lambda: _answers(own))

@@ -5,7 +5,9 @@ The other cases are told by ``python -m tests.e2e.chainsaw list``; known differe
 stand in ledger.yaml, strict both ways.
 """
 
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +34,7 @@ from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
+from tests.e2e.waiting import wait_for
 
 _POOLS: Final = {"CLEANUP_WORKERS": "1", "BACKGROUND_WORKERS": "4"}
 RUNS: Final = 3
@@ -41,6 +44,8 @@ LEDGER: Final[dict[str, str]] = {
     one["case"]: one["reason"]
     for one in yaml.safe_load(Path(__file__).with_name("ledger.yaml").read_text()) or []
 }
+_LINKED_S: Final = 0.2
+"""Until the workers have linked what was published, and caches followed."""
 
 
 def _cases() -> list[Case]:
@@ -73,10 +78,20 @@ class Products:
         product.start()
         self._running = {profile: product}
 
+    def await_no_policies(self) -> None:
+        """Wait until none is in force: workers link what the leader published."""
+        for product in self._running.values():
+            wait_for(partial(_has_none, product), 15)
+        time.sleep(_LINKED_S)
+
     def stop(self) -> None:
         for product in self._running.values():
             product.stop()
         self._running = {}
+
+
+def _has_none(product: Product) -> bool:
+    return not product.policies()
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +124,7 @@ def test_case(
     while left:
         left -= 1
         test = read_test(stage(case, tmp_path / str(left)), 8.0 if known else 60.0)
-        sweep(api)
+        sweep(api, products.await_no_policies)
         put_back(api)
         try:
             pause_s = 0.0 if left == RUNS - 1 else 1.0

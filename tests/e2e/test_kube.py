@@ -33,7 +33,7 @@ from kyverno_mp.kube.access import from_kubeconfig
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Discovery
-from kyverno_mp.kube.events import EVENTS, Events, Notice, Reference
+from kyverno_mp.kube.events import EVENTS, EventInfo, Events, Reference
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Resource, core
@@ -216,7 +216,7 @@ def test_events_are_accepted(objects: Objects, namespace: str) -> None:
     clock = [0]
     sink = Events(objects, "host", clock_ns=lambda: clock[0] * 10**9)
     about = Reference("v1", "ConfigMap", "m", namespace=namespace)
-    notice = Notice(
+    info = EventInfo(
         regarding=about,
         related=Reference("kyverno.io/v1", "ClusterPolicy", "p"),
         reason="PolicyViolation",
@@ -224,9 +224,9 @@ def test_events_are_accepted(objects: Objects, namespace: str) -> None:
         note="n",
         controller="kyverno-admission",
     )
-    sink.submit(notice)
+    sink.submit(info)
     sink.flush()
-    sink.submit(notice)
+    sink.submit(info)
     clock[0] = 60
     sink.flush()
     assert (sink.written, sink.dropped) == (1, 0)

@@ -30,7 +30,7 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule
-from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
+from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.ports import NamespaceLabels, Roles, Triggers
 from kyverno_mp.webhook.review.dependencies import Dependencies
@@ -81,7 +81,7 @@ def segment_of(text: str) -> PolicySegment:
     exceptions = [d for d in documents if isinstance(d, PolicyException)]
     policies = [d for d in documents if isinstance(d, ClusterPolicy | Policy)]
     encoded = [encode_policy(compile_policy(p, exceptions)) for p in policies]
-    content = encode_policies(encoded, generation=1, salt=SALT)
+    content = PoliciesWriter().encode(encoded, generation=1, salt=SALT)
     return PolicySegment(Segment.from_bytes(content, POLICIES))
 
 
@@ -107,6 +107,9 @@ class Bench:
         planner = ValidationPlanner(engine, source, background_user)
         mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
         self.records = Recorded()
+        self.handlers = handlers_of(
+            SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
+        )
         self._service = Service(
             Dependencies(
                 records=self.records,
@@ -117,9 +120,7 @@ class Bench:
                 triggers=triggers,
                 background_user=background_user or "",
             ),
-            handlers_of(
-                SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
-            ),
+            self.handlers,
         )
 
     def post(self, body: bytes, path: bytes = b"/validate/fail") -> dict[str, Any]:

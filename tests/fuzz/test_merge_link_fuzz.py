@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.template.document import parse_document
-from kyverno_mp.expr.template.leaves import Leaves, link_leaves
+from kyverno_mp.expr.template.leaves import Leaves, filled, link_leaves
 from kyverno_mp.program.mutate.merge_link import link_merge
 from kyverno_mp.program.mutate.merge_steps import Unfit
 from kyverno_mp.program.mutate.strategic import StrategicPatch
@@ -181,13 +181,13 @@ def test_linked_is_general(
     if linked is None:
         event("rare")
         return
-    before = copy.deepcopy((leaves.filled(values), pod))
+    before = copy.deepcopy((filled(leaves.shape, values), pod))
     try:
         found = linked.apply(pod, values)
     except (Unfit, InputError):
         event("unfit")
         return
-    general = StrategicPatch(leaves.filled(values), has_holes=False)
+    general = StrategicPatch(filled(leaves.shape, values), has_holes=False)
     general._merges[id(_SHAPE)] = None
     wanted = general.apply(pod, ())
     event("changed" if found is not pod else "same")
@@ -195,7 +195,7 @@ def test_linked_is_general(
     assert json.dumps(found) == json.dumps(wanted)
     # The very object, so that nobody need compare: what is equal is not copied.
     assert (found is pod) == (wanted is pod)
-    assert json.dumps([*before]) == json.dumps([leaves.filled(values), pod])
+    assert json.dumps([*before]) == json.dumps([filled(leaves.shape, values), pod])
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

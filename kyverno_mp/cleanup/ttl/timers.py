@@ -25,7 +25,7 @@ from kyverno_mp.errors import (
     KubeRefused,
     LeaseLost,
 )
-from kyverno_mp.kube.events import Notice, Reference
+from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import CLEANUP_TTL_TIMERS_MAX
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
@@ -171,7 +171,7 @@ class Timers:
             resource.api_version, resource.kind, key[1], key[0], found.uid
         )
         self._dependencies.events.submit(
-            Notice(
+            EventInfo(
                 regarding=reference,
                 reason=ERROR,
                 action=NONE,

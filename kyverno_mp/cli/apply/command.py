@@ -51,7 +51,7 @@ from kyverno_mp.cli.sources.policies import (
     load_exceptions,
     load_policies,
 )
-from kyverno_mp.cli.sources.resources import Place, load_resources
+from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
 from kyverno_mp.errors import Error, PolicyInvalid
@@ -61,7 +61,7 @@ from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.values.jsonvalue import Json
 
-_JUDGEMENTS_PER_JOB: Final = 100_000
+_EVALUATIONS_PER_JOB: Final = 100_000
 """Rules x objects that one core does in about 0.5 s; with fewer a fork costs more than
 it saves."""
 _CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
@@ -109,21 +109,21 @@ def _run_in(
         with_messages=needs_messages(options),
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
-    placed = []
+    located = []
     rounds = _evaluate(evaluator, compiled, scene.given, options)
     for position, responses in enumerate(rounds):
         counts.errors += responses is None
-        place = scene.given.place(position)
+        location = scene.given.location(position)
         for response in responses or ():
             counts.add(response, audit_warn=options.audit_warn)
             # PERF: of a large cluster most responses are names of rules that passed.
             if needs_response(response, options):
-                placed.append((response, place))
+                located.append((response, location))
     # Results of clean-up policies come last (docs/behaviour/cli 3).
-    placed.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
-    print_objects([response for response, _ in placed], options)
+    located.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
+    print_objects([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
-    print_responses(placed, counts, options)
+    print_responses(located, counts, options)
     return _exit_code(options, counts, policies, scene.unread)
 
 
@@ -137,18 +137,18 @@ def _scene(options: Options, policies: PolicySet) -> Iterator[Scene]:
         with cluster_scene(options, policies) as scene:
             yield scene
         return
-    places: list[Place] = []
+    locations: list[Location] = []
     unread: list[str] = []
     load = partial(load_resources, quiet=options.is_quiet, unread=unread)
-    objects = load(options.resources, places=places)
+    objects = load(options.resources, locations=locations)
     for path in options.payloads:
         # KYVERNO: policies that are not in CEL see an empty object
         # (docs/behaviour/cli 8).
         objects.append({})
-        places.append(Place(path, 0, -1, 1))
+        locations.append(Location(path, 0, -1, 1))
     targets = load(options.target_resources)
     yield Scene(
-        Loaded(objects, places),
+        Loaded(objects, locations),
         load_cluster_data((), registry=options.registry, targets=targets),
         load(options.parameter_resources),
         load_plurals(options.crd_path),
@@ -267,7 +267,7 @@ def _evaluate(
     is_elsewhere = not isinstance(given, Loaded)
     wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
 
-    def judge(
+    def evaluate(
         position: int, identity: dict[str, Json], hide: Callable[[], None] = _nothing
     ) -> list[Response] | None:
         try:
@@ -287,13 +287,13 @@ def _evaluate(
     with progress("Evaluating", len(given), "objects") as advance:
         if jobs == 1:
             for position in range(len(given)):
-                yield judge(position, given.identity(position), advance.hide)
+                yield evaluate(position, given.identity(position), advance.hide)
                 advance(1)
             return
 
         def step(position: int) -> bytes:
             identity = given.identity(position)
-            return wire.encode(judge(position, identity), identity)
+            return wire.encode(evaluate(position, identity), identity)
 
         from kyverno_mp.cli.jobs import run_steps  # only for runs with processes
 
@@ -306,9 +306,9 @@ def _nothing() -> None:
     """Hide no line: a worker process has none."""
 
 
-def _jobs(options: Options, judgements: int) -> int:
+def _jobs(options: Options, evaluations: int) -> int:
     cores = len(os.sched_getaffinity(0))
-    worth = judgements // _JUDGEMENTS_PER_JOB
+    worth = evaluations // _EVALUATIONS_PER_JOB
     return options.jobs or max(1, min(cores, worth))
 
 

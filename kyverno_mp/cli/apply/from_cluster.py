@@ -26,7 +26,7 @@ from kyverno_mp.cli.cluster.resources import (
 )
 from kyverno_mp.cli.cluster.spool import Spool
 from kyverno_mp.cli.sources.policies import PolicySet, compile_admission, compile_all
-from kyverno_mp.cli.sources.resources import Place, load_resources
+from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
@@ -50,9 +50,9 @@ def _scene(
     errors = 0
     if options.resources[:1] == ("-",):
         # KYVERNO: objects of a pipe, which policies may compare with the cluster.
-        places: list[Place] = []
-        objects = load_resources(options.resources, places=places)
-        given = Loaded(objects, places)
+        locations: list[Location] = []
+        objects = load_resources(options.resources, locations=locations)
+        given = Loaded(objects, locations)
     else:
         resources = _resources(directory, policies)
         loading = load_cluster(cluster.client, resources, _wanted(options), spool)

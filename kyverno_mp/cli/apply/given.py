@@ -1,6 +1,6 @@
 """The objects of one run of ``apply``, from files or a cluster.
 
-Room: cli. Takes: loaded objects and their places. Gives: Given (a Protocol), Loaded.
+Room: cli. Takes: loaded objects and their locations. Gives: Given (a Protocol), Loaded.
 Next: command. May touch: nothing outside its arguments; cluster/spool has the other
 kind of Given.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kyverno_mp.cli.sources.resources import Place
+from kyverno_mp.cli.sources.resources import Location
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -25,8 +25,8 @@ class Given(Protocol):
     def identity(self, position: int) -> dict[str, Json]:
         """Return the parts of the object that output shows: at least its identity."""
 
-    def place(self, position: int) -> Place:
-        """Return the place that the object was read from."""
+    def location(self, position: int) -> Location:
+        """Return the location that the object was read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Loaded:
     """Objects of files, all in memory."""
 
     objects: Sequence[dict[str, Json]]
-    places: Sequence[Place]
+    locations: Sequence[Location]
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -48,9 +48,9 @@ class Loaded:
         """Return the object itself."""
         return self.objects[position]
 
-    def place(self, position: int) -> Place:
-        """Return the place that it was read from."""
-        return self.places[position]
+    def location(self, position: int) -> Location:
+        """Return the location that it was read from."""
+        return self.locations[position]
 
 
 def all_objects(given: Given) -> Iterator[dict[str, Json]]:

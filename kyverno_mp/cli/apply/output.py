@@ -1,6 +1,6 @@
 """Print the results of ``apply``: text, table, reports, and formats for programs.
 
-Room: cli. Takes: Responses with their places, Counts. Gives: text on standard output.
+Room: cli. Takes: Responses with their locations, Counts. Gives: standard output.
 Next: structured. May touch: standard output.
 Source: docs/behaviour/cli 10.
 """
@@ -20,7 +20,7 @@ from kyverno_mp.cli.apply.mutated import (
     mutated_text,
 )
 from kyverno_mp.cli.apply.options import Options
-from kyverno_mp.cli.apply.words import Placed, result_word
+from kyverno_mp.cli.apply.words import LocatedResponses, result_word
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.output.table import render as render_table
 from kyverno_mp.program import result
@@ -43,9 +43,11 @@ def needs_response(response: Response, options: Options) -> bool:
     )
 
 
-def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
+def print_responses(
+    located: LocatedResponses, counts: Counts, options: Options
+) -> None:
     """Print the responses in the format that the flags select."""
-    responses = [response for response, _ in placed]
+    responses = [response for response, _ in located]
     warn = options.audit_warn
     if options.policy_report:
         # Each format is imported by the runs that print it.
@@ -65,7 +67,7 @@ def print_responses(placed: Placed, counts: Counts, options: Options) -> None:
     elif options.is_structured:
         from kyverno_mp.cli.apply.structured import render_structured
 
-        text = render_structured(placed, counts, options)
+        text = render_structured(located, counts, options)
     elif options.table:
         color = sys.stdout.isatty() and not options.remove_color
         text = render_table(

@@ -1,6 +1,6 @@
 """Print the results of ``apply`` as SARIF, annotations, JUnit, TAP or markdown.
 
-Room: cli. Takes: Responses with their places, Counts. Gives: one text.
+Room: cli. Takes: Responses with their locations, Counts. Gives: one text.
 Next: output/sarif, output/github, output/junit, output/tap.
 May touch: the files of the objects (for the lines of findings).
 Source: docs/behaviour/cli 10.
@@ -13,59 +13,61 @@ from pathlib import Path
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
 from kyverno_mp.cli.apply.options import Options
-from kyverno_mp.cli.apply.words import Placed, result_word
+from kyverno_mp.cli.apply.words import LocatedResponses, result_word
 from kyverno_mp.cli.output import github, junit, sarif, tap
 from kyverno_mp.cli.sources.positions import Positions
-from kyverno_mp.cli.sources.resources import Place
+from kyverno_mp.cli.sources.resources import Location
 from kyverno_mp.program.result import RuleResult
 
 _PATH_IN_WORDS = re.compile(r"(?:at path|path:) (/[^ ,]+)")  # in our own messages
 
 
-def render_structured(placed: Placed, counts: Counts, options: Options) -> str:
+def render_structured(
+    located: LocatedResponses, counts: Counts, options: Options
+) -> str:
     """Return all results as one document; raises OSError."""
     warn = options.audit_warn
     if options.output_format == "sarif":
-        findings, known = _findings(placed, audit_warn=warn)
+        findings, known = _findings(located, audit_warn=warn)
         return sarif.render(findings, known)
     if options.output_format == "github":
-        return github.render(_findings(placed, audit_warn=warn)[0])
+        return github.render(_findings(located, audit_warn=warn)[0])
     if options.output_format == "junit":
-        cases = _cases(placed, audit_warn=warn)
+        cases = _cases(located, audit_warn=warn)
         return junit.render(cases, declaration=True) + "\n"
     if options.output_format == "tap":
-        return tap.render(_cases(placed, audit_warn=warn))
-    return _markdown(placed, counts, audit_warn=warn)
+        return tap.render(_cases(located, audit_warn=warn))
+    return _markdown(located, counts, audit_warn=warn)
 
 
 def _with_words(
-    placed: Placed, *, audit_warn: bool
-) -> Iterator[tuple[Response, Place, RuleResult, str]]:
-    for response, place in placed:
+    located: LocatedResponses, *, audit_warn: bool
+) -> Iterator[tuple[Response, Location, RuleResult, str]]:
+    for response, location in located:
         for rule in response.results:
             word = result_word(response, rule, audit_warn=audit_warn)
-            yield response, place, rule, word
+            yield response, location, rule, word
 
 
 def _findings(
-    placed: Placed, *, audit_warn: bool
+    located: LocatedResponses, *, audit_warn: bool
 ) -> tuple[list[sarif.Finding], dict[str, sarif.Explained]]:
     """Return failures, warnings and errors, with the field's line if it is known."""
     levels = {"Fail": sarif.ERROR, "Error": sarif.ERROR, "Warn": sarif.WARNING}
     positions: dict[str, Positions] = {}
     known: dict[str, sarif.Explained] = {}
     findings = []
-    for response, place, rule, word in _with_words(placed, audit_warn=audit_warn):
+    for response, location, rule, word in _with_words(located, audit_warn=audit_warn):
         if word not in levels:
             continue
-        if place.file not in positions:
-            # No place: objects of a cluster.
-            no_file = place.file in ("-", "")
-            text = b"" if no_file else Path(place.file).read_bytes()
-            positions[place.file] = Positions(text)
+        if location.file not in positions:
+            # No location: objects of a cluster.
+            no_file = location.file in ("-", "")
+            text = b"" if no_file else Path(location.file).read_bytes()
+            positions[location.file] = Positions(text)
         path = _PATH_IN_WORDS.search(rule.message)
-        line, column = positions[place.file].locate(
-            place.index, _field_path(path[1]) if path else "", item=place.item
+        line, column = positions[location.file].locate(
+            location.index, _field_path(path[1]) if path else "", item=location.item
         )
         policy = response.policy
         code = f"{policy.written_key}/{rule.rule}"
@@ -79,8 +81,8 @@ def _findings(
                 code,
                 levels[word],
                 rule.message,
-                place.file,
-                line or place.line,
+                location.file,
+                line or location.line,
                 column,
                 resource_path(response.resource),
             )
@@ -96,11 +98,11 @@ def _field_path(path: str) -> str:
     return text.removeprefix(".")
 
 
-def _cases(placed: Placed, *, audit_warn: bool) -> list[junit.Case]:
+def _cases(located: LocatedResponses, *, audit_warn: bool) -> list[junit.Case]:
     """Return a suite for each policy and a case for each result; warnings pass."""
     outcomes = {"Fail": junit.FAILURE, "Error": junit.ERROR, "Skip": junit.SKIPPED}
     cases = []
-    for response, _ in placed:
+    for response, _ in located:
         suite, name = response.policy.written_key, resource_path(response.resource)
         for rule in response.results:
             word = result_word(response, rule, audit_warn=audit_warn)
@@ -114,13 +116,13 @@ def _cases(placed: Placed, *, audit_warn: bool) -> list[junit.Case]:
     return cases
 
 
-def _markdown(placed: Placed, counts: Counts, *, audit_warn: bool) -> str:
+def _markdown(located: LocatedResponses, counts: Counts, *, audit_warn: bool) -> str:
     """Return the counts and a table of results other than pass and skip."""
     lines = [
         "| Policy | Rule | Resource | Result | Message |",
         "|---|---|---|---|---|",
     ]
-    for response, _place, rule, word in _with_words(placed, audit_warn=audit_warn):
+    for response, _location, rule, word in _with_words(located, audit_warn=audit_warn):
         if word in ("Pass", "Skip"):
             continue
         path = resource_path(response.resource)

@@ -7,12 +7,12 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 10.
 from collections.abc import Sequence
 
 from kyverno_mp.cli.apply.evaluate import Response
-from kyverno_mp.cli.sources.resources import Place
+from kyverno_mp.cli.sources.resources import Location
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
 
-Placed = Sequence[tuple[Response, Place]]
-"""Responses with the places of their objects."""
+LocatedResponses = Sequence[tuple[Response, Location]]
+"""Responses with the locations of their objects."""
 
 
 def result_word(response: Response, rule: RuleResult, *, audit_warn: bool) -> str:

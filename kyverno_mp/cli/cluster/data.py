@@ -58,8 +58,9 @@ class GivenObjects:
             key = (str(raw.get("apiVersion", "")), resource)
             self._objects.setdefault(key, []).append(raw)
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         """Return the ConfigMap; raises ExpressionFailed when there is none."""
+        del deadline_ns
         found = self._find(("v1", "configmaps"), namespace, name)
         if found is None:
             raise ExpressionFailed(

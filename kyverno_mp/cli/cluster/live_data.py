@@ -36,7 +36,8 @@ _CALL_NS: Final = 10 * 10**9
 class _NoShared:
     """Replaces the segment of labelled ConfigMaps that a worker of the service has."""
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        del deadline_ns
         raise ExpressionFailed("context.configmap_not_found", f"{namespace}/{name}")
 
 
@@ -55,10 +56,12 @@ class ClusterPorts:
         self._services = Services(ServiceRules(urls=rules), resolve_host, USER_AGENT)
         self._labels: dict[str, dict[str, str]] = {}
 
-    def config_map(self, namespace: str, name: str) -> Json:
-        """Return the ConfigMap. Raises: ExpressionFailed."""
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        """Return the ConfigMap. Raises: ExpressionFailed, DeadlinePassed."""
+        # Runs of the command line have no deadline.
+        deadline_ns = deadline_ns or time.monotonic_ns() + _CALL_NS
         found = LiveConfigMaps(_NoShared(), self._cluster.client)
-        return found.config_map(namespace, name)
+        return found.config_map(namespace, name, deadline_ns)
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         """Answer a call. Raises: ExpressionFailed, DeadlinePassed."""

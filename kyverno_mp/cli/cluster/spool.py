@@ -18,11 +18,11 @@ from typing import Self
 
 import msgspec
 
-from kyverno_mp.cli.sources.resources import Place, with_floats
+from kyverno_mp.cli.sources.resources import Location, with_floats
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.values.jsonvalue import Json
 
-_NOWHERE = Place("", 0, -1, 0)
+_NOWHERE = Location("", 0, -1, 0)
 
 
 class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -134,8 +134,8 @@ class Spool:
             "metadata": msgspec.to_builtins(metadata),
         }
 
-    def place(self, _position: int) -> Place:
-        """Return no place: the object comes from no file."""
+    def location(self, _position: int) -> Location:
+        """Return no location: the object comes from no file."""
         return _NOWHERE
 
     def _find(self, position: int) -> tuple[Part, int]:

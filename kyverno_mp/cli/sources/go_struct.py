@@ -83,11 +83,11 @@ class Misfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FieldPath:
     """The decoder's position: Go reports the innermost struct and the full path."""
 
     struct: str
-    way: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
     is_coerced: bool = True
     """A number or a truth value is read as a text where one is expected."""
 
@@ -105,36 +105,40 @@ def folded(name: str) -> str:
 def decode(raw: Json, struct: Struct) -> dict[str, Json]:
     """Return the fields that are given, under their own names. Raises: Misfit."""
     decoder = _Decoder()
-    found = _struct(raw, struct, _Place(""), decoder)
+    found = _struct(raw, struct, _FieldPath(""), decoder)
     if decoder.errors:
         raise Misfit(f"json: {decoder.errors[0]}")
     assert isinstance(found, dict)
     return found
 
 
-def _value(value: Json, shape: Shape, place: _Place, decoder: _Decoder) -> Json:
+def _value(
+    value: Json, shape: Shape, field_path: _FieldPath, decoder: _Decoder
+) -> Json:
     if isinstance(shape, Struct):
-        return _struct(value, shape, place, decoder)
+        return _struct(value, shape, field_path, decoder)
     if isinstance(shape, Many):
-        return _many(value, shape, place, decoder)
+        return _many(value, shape, field_path, decoder)
     if isinstance(shape, Named):
-        return _named(value, shape, place, decoder)
+        return _named(value, shape, field_path, decoder)
     if shape == FREE:
         return value
     if value is None:
         return _TYPES[shape]()
-    if shape == TEXT and place.is_coerced and type(value) in (bool, int, float):
+    if shape == TEXT and field_path.is_coerced and type(value) in (bool, int, float):
         return key_text(value)
     if type(value) is not _TYPES[shape]:
-        return _misfit(value, shape, place, decoder)
+        return _misfit(value, shape, field_path, decoder)
     return value
 
 
-def _struct(value: Json, shape: Struct, place: _Place, decoder: _Decoder) -> Json:
+def _struct(
+    value: Json, shape: Struct, field_path: _FieldPath, decoder: _Decoder
+) -> Json:
     if value is None:
         return {}
     if type(value) is not dict:
-        return _misfit(value, shape, place, decoder)
+        return _misfit(value, shape, field_path, decoder)
     found: dict[str, Json] = {}
     # The document passes through JSON, whose keys are sorted: the last one wins.
     for key in sorted(value):
@@ -147,34 +151,41 @@ def _struct(value: Json, shape: Struct, place: _Place, decoder: _Decoder) -> Jso
             continue
         steps = (holder, name) if holder else (name,)
         # Go looks up the type of an inlined field in the wrong struct.
-        coerced = place.is_coerced and not holder
-        at = _Place(shape.name.rpartition(".")[2], (*place.way, *steps), coerced)
-        found[name] = _value(value[key], inner, at, decoder)
+        coerced = field_path.is_coerced and not holder
+        below = _FieldPath(
+            shape.name.rpartition(".")[2], (*field_path.fields, *steps), coerced
+        )
+        found[name] = _value(value[key], inner, below, decoder)
     return found
 
 
-def _many(value: Json, shape: Many, place: _Place, decoder: _Decoder) -> Json:
+def _many(value: Json, shape: Many, field_path: _FieldPath, decoder: _Decoder) -> Json:
     if value is None:
         return []
     if type(value) is not list:
-        return _misfit(value, shape, place, decoder)
-    return [_value(item, shape.item, place, decoder) for item in value]
+        return _misfit(value, shape, field_path, decoder)
+    return [_value(item, shape.item, field_path, decoder) for item in value]
 
 
-def _named(value: Json, shape: Named, place: _Place, decoder: _Decoder) -> Json:
+def _named(
+    value: Json, shape: Named, field_path: _FieldPath, decoder: _Decoder
+) -> Json:
     if value is None:
         return {}
     if type(value) is not dict:
-        return _misfit(value, shape, place, decoder)
+        return _misfit(value, shape, field_path, decoder)
     return {
-        key: _value(value[key], shape.item, place, decoder) for key in sorted(value)
+        key: _value(value[key], shape.item, field_path, decoder)
+        for key in sorted(value)
     }
 
 
-def _misfit(value: Json, shape: Shape, place: _Place, decoder: _Decoder) -> Json:
+def _misfit(
+    value: Json, shape: Shape, field_path: _FieldPath, decoder: _Decoder
+) -> Json:
     where = "Go value"
-    if place.way:
-        where = f"Go struct field {place.struct}.{'.'.join(place.way)}"
+    if field_path.fields:
+        where = f"Go struct field {field_path.struct}.{'.'.join(field_path.fields)}"
     got = _WORDS[type(value)]
     decoder.errors.append(f"cannot unmarshal {got} into {where} of type {_go(shape)}")
     return None

@@ -29,8 +29,8 @@ _EMPTY_FOR_NULL = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The place of an object: file, document from 0, entry of a List or -1, line."""
+class Location:
+    """The location of an object: file, document from 0, entry of a List or -1, line."""
 
     file: str
     index: int
@@ -42,15 +42,16 @@ def load_resources(
     paths: Sequence[str],
     *,
     quiet: bool = False,
-    places: list[Place] | None = None,
+    locations: list[Location] | None = None,
     floats: bool = True,
     echo: Callable[[str], None] = click.echo,
     unread: list[str] | None = None,
 ) -> list[Json]:
     """Return the objects of all paths; raises CommandFailed on unparsable files.
 
-    ``places`` collects the place of each object. ``echo`` receives read errors unless
-    ``quiet``. ``unread`` collects the folders among them, and unreadable parts of them.
+    ``locations`` collects the location of each object. ``echo`` receives read errors
+    unless ``quiet``. ``unread`` collects the folders among them, and unreadable parts
+    of them.
 
     KYVERNO: only the first path may be a folder, and it then replaces the list; only
     a later one may be a URL (docs/behaviour/cli 5). Unreadable files are reported and
@@ -61,7 +62,7 @@ def load_resources(
     if paths[0] == "-":
         if sys.stdin.isatty():
             return []
-        return parse(sys.stdin.buffer.read(), "-", floats=floats, places=places)
+        return parse(sys.stdin.buffer.read(), "-", floats=floats, locations=locations)
     first = Path(paths[0])
     if not first.exists():
         raise CommandFailed(
@@ -88,7 +89,7 @@ def load_resources(
                         f"\nerror: {read_error(error, file)}\n{_DIVIDER}"
                     )
                 continue
-            objects.extend(parse(data, file, floats=floats, places=places))
+            objects.extend(parse(data, file, floats=floats, locations=locations))
     return objects
 
 
@@ -112,7 +113,7 @@ def parse(
     file: str,
     *,
     floats: bool = True,
-    places: list[Place] | None = None,
+    locations: list[Location] | None = None,
 ) -> list[Json]:
     """Return the objects in the text; raises CommandFailed naming the file."""
     try:
@@ -133,9 +134,9 @@ def parse(
                 )
         _check_names(raw, f"{file}: {_name_of(document)}")
         objects.append(normalised(raw, floats=floats))
-        if places is not None:
-            places.append(
-                Place(document.file, document.index, document.item, document.line)
+        if locations is not None:
+            locations.append(
+                Location(document.file, document.index, document.item, document.line)
             )
     return objects
 
@@ -181,11 +182,11 @@ def _fix(root: dict[str, Json], *, floats: bool) -> None:
     while stack:
         holder = stack.pop()
         is_map = type(holder) is dict
-        for place, value in list(holder.items() if is_map else enumerate(holder)):
+        for key, value in list(holder.items() if is_map else enumerate(holder)):
             kind = type(value)
             if kind is dict or kind is list:
                 stack.append(value)
             elif kind is int and floats:
-                holder[place] = float(value)
-            elif value is None and is_map and place in _EMPTY_FOR_NULL:
-                holder[place] = {}
+                holder[key] = float(value)
+            elif value is None and is_map and key in _EMPTY_FOR_NULL:
+                holder[key] = {}

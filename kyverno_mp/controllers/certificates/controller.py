@@ -15,7 +15,7 @@ from typing import Final
 
 from kyverno_mp.controllers.certificates.overlap import Overlap
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
-from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.certificates.reconcile import read as read_secrets
 from kyverno_mp.controllers.certificates.reconcile import reconcile as renew_secrets
 from kyverno_mp.controllers.certificates.rules import CertificateRules
@@ -45,7 +45,7 @@ class CertificateController:
         election: Election,
         rules: CertificateRules,
         clock: Clock,
-        serve_with: Callable[[Kept], None],
+        serve_with: Callable[[CertificateSecrets], None],
         on_bundle: Callable[[], object],
     ) -> None:
         """Take the callbacks for a new pair and for a new ``ca_bundle``."""
@@ -71,9 +71,9 @@ class CertificateController:
         Raises: DependencyError, LeaseLost.
         """
         now = self._clock.now()
-        kept = self._secrets(now)
-        self._bundle = self._overlap.bundle(kept.ca_bundle, now)
-        served = self._serve(kept, now)
+        secrets = self._secrets(now)
+        self._bundle = self._overlap.bundle(secrets.ca_bundle, now)
+        served = self._serve(secrets, now)
         if self.ca_bundle() != self._announced:
             self._announced = self.ca_bundle()
             self._on_bundle()
@@ -108,24 +108,24 @@ class CertificateController:
         left_s = self._untaken(now).total_seconds()
         return min(_RESYNC_S, left_s) if left_s > 0 else _RESYNC_S
 
-    def _secrets(self, now: datetime) -> Kept:
+    def _secrets(self, now: datetime) -> CertificateSecrets:
         if not self._election.holds():
             return read_secrets(self._objects, self._rules)
-        kept = renew_secrets(self._guarded, self._rules, now)
-        if kept.problems != self._problems:
-            self._problems = kept.problems
-            for problem in kept.problems:
+        secrets = renew_secrets(self._guarded, self._rules, now)
+        if secrets.problems != self._problems:
+            self._problems = secrets.problems
+            for problem in secrets.problems:
                 _log.error("%s", problem)
-        return kept
+        return secrets
 
-    def _serve(self, kept: Kept, now: datetime) -> bool:
+    def _serve(self, secrets: CertificateSecrets, now: datetime) -> bool:
         """Serve the pair; False while the previous pair must still be served."""
-        pair = (kept.certificate, kept.key)
+        pair = (secrets.certificate, secrets.key)
         if not all(pair) or pair == self._served:
             return True
         if self._overlap.waits(pair, self._served[0], self._bundle, now):
             return False
-        self._serve_with(kept)
+        self._serve_with(secrets)
         if not all(self._served):
             self._serving_since = now
         self._served = pair

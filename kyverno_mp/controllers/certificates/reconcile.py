@@ -1,7 +1,7 @@
 """Reconcile the two Secrets with our authority and our server's certificate.
 
 Room: controllers. Takes: Objects guarded by the lease, CertificateRules, the time.
-Gives: Kept: the bundle for webhooks, the pair to serve with, problems.
+Gives: CertificateSecrets: the bundle for webhooks, the pair to serve with, problems.
 Next: leader/cluster.py. May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 4 (RenewCA then RenewTLS; on change and every 12 h).
 """
@@ -42,7 +42,7 @@ SECRETS = core("secrets")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CertificateSecrets:
     """The content of the Secrets. ``problems``: what only the operator can fix."""
 
     ca_bundle: bytes
@@ -51,7 +51,9 @@ class Kept:
     problems: tuple[str, ...] = ()
 
 
-def reconcile(objects: Objects, rules: CertificateRules, now: datetime) -> Kept:
+def reconcile(
+    objects: Objects, rules: CertificateRules, now: datetime
+) -> CertificateSecrets:
     """Renew what is due; return the content of the Secrets.
 
     Raises: DependencyError, LeaseLost; KubeConflict when another replica wrote first:
@@ -76,14 +78,14 @@ def reconcile(objects: Objects, rules: CertificateRules, now: datetime) -> Kept:
         leaf = make_server(key, ca.certificates[-1], ca.key, now, rules)  # type: ignore[arg-type] # the branch above took None
         pair = _write(objects, rules, rules.tls_name, pair, key, certificate_pem(leaf))
         _log.info("issued a new certificate, stored in Secret %s", rules.tls_name)
-    return Kept(ca.pem, pair.pem, _key_bytes(pair), tuple(problems))
+    return CertificateSecrets(ca.pem, pair.pem, _key_bytes(pair), tuple(problems))
 
 
-def read(objects: Objects, rules: CertificateRules) -> Kept:
+def read(objects: Objects, rules: CertificateRules) -> CertificateSecrets:
     """Return the content of the Secrets without checks, as every replica does."""
     ca = _find(objects, rules, rules.ca_name)
     pair = _find(objects, rules, rules.tls_name)
-    return Kept(ca.pem, pair.pem, _key_bytes(pair))
+    return CertificateSecrets(ca.pem, pair.pem, _key_bytes(pair))
 
 
 def _find(objects: Objects, rules: CertificateRules, name: str) -> Stored:

@@ -77,11 +77,6 @@ def _document(value: Json, resolved: Json, path: str) -> Document:
     return Document(value, template)
 
 
-def parse_text(text: str) -> Document:
-    """Parse one string, e.g. a message."""
-    return parse_document(text)
-
-
 def parse_lookup(query: str) -> Lookup:
     """Parse one query of the JSON context; never raises for bad syntax."""
     text = query.strip()

@@ -42,10 +42,6 @@ class Leaves(NamedTuple):
     resolvers: Sequence[Resolve]
     templates: Sequence[Template] = ()
 
-    def filled(self, values: Sequence[Json]) -> Json:
-        """Return the same document as ``link_document``; callers must not change it."""
-        return filled(self.shape, values) if self.resolvers else self.shape
-
 
 class _Shapeless(Exception):
     """Keys contain variables, or the document is broken."""

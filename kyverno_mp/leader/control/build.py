@@ -50,7 +50,7 @@ from kyverno_mp.queues.reconcile import Reconciler
 
 def build(shared: Dependencies) -> dict[str, Reconciler]:
     """Return the controllers of the leader; a pod without a webhook has only two."""
-    if not shared.place.settings.runs_webhook:
+    if not shared.replica.settings.runs_webhook:
         return {
             health.NAME: health_controller(shared, lambda: True),
             discovery_controller.NAME: directory_controller(shared),
@@ -78,9 +78,9 @@ def certificate_controller(shared: Dependencies) -> CertificateController:
     return CertificateController(
         shared.objects,
         shared.election,
-        certificate_rules(shared.place.settings),
-        shared.place.clock,
-        shared.place.serve_with,
+        certificate_rules(shared.replica.settings),
+        shared.replica.clock,
+        shared.replica.serve_with,
         on_bundle,
     )
 
@@ -89,7 +89,7 @@ def webhook_controller(
     shared: Dependencies, certificate: CertificateController
 ) -> WebhookController:
     """Reconcile the webhook configurations, and then the policy statuses."""
-    place = shared.place
+    replica = shared.replica
 
     def on_registered() -> None:
         # Policies that waited for the workers may now have other unmet conditions.
@@ -100,15 +100,15 @@ def webhook_controller(
         shared.objects,
         shared.election,
         _inputs(shared, certificate),
-        place.clock,
+        replica.clock,
         compare_all=lambda: shared.add(keys.WEBHOOKS),
         on_registered=on_registered,
     )
 
 
 def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
-    place, followed = shared.place, shared.followed
-    settings, clock_s = place.settings, place.clock.monotonic_s
+    replica, followed = shared.replica, shared.followed
+    settings, clock_s = replica.settings, replica.clock.monotonic_s
 
     def version_of_own(key: str) -> str:
         plural, _, name = key.partition("/")
@@ -123,8 +123,8 @@ def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
         ),
         owner=lambda: find_owner(followed.client),
         static=static_configurations,
-        may_register=lambda: place.status.read().generation > 0,
-        kept=lambda: earlier_versions_of(place.status.read()),
+        may_register=lambda: replica.status.read().generation > 0,
+        kept=lambda: earlier_versions_of(replica.status.read()),
         health=HealthLease(shared.guarded, settings.namespace, clock_s),
         version_of=version_of_own,
     )
@@ -134,13 +134,13 @@ def status_controller(
     shared: Dependencies, webhook: WebhookController
 ) -> PolicyStatusController:
     """Reconcile the statuses of policies."""
-    place, policies = shared.place, shared.followed.policies
+    replica, policies = shared.replica, shared.followed.policies
     return PolicyStatusController(
         shared.objects,
         shared.election,
-        place.clock,
+        replica.clock,
         webhooks=webhook,
-        served=ServedPolicies(place.status, place.page).read,
+        served=ServedPolicies(replica.status, replica.page).read,
         lagging=lambda policy: shared.replicas.lagging(*version_of(policies, policy)),
     )
 
@@ -152,7 +152,7 @@ def context_controller(shared: Dependencies) -> GlobalContextController:
         GlobalContextEvents(shared.objects, shared.recorder.events.submit),
         shared.election,
         shared.followed.context.states,
-        shared.place.clock,
+        shared.replica.clock,
     )
 
 
@@ -160,7 +160,7 @@ def replicas_controller(shared: Dependencies) -> ReplicasController:
     """Report the policies that this replica enforces to the others."""
     return ReplicasController(
         shared.replicas,
-        lambda: settled_versions(shared.followed.policies, shared.place.page),
+        lambda: settled_versions(shared.followed.policies, shared.replica.page),
     )
 
 
@@ -168,21 +168,21 @@ def health_controller(
     shared: Dependencies, is_trusted: Callable[[], bool]
 ) -> LeaderHealthController:
     """Report the leader's view of its cluster to the health process."""
-    place, followed = shared.place, shared.followed
-    began_ns = place.clock.monotonic_ns()
-    before = read_leader_health(place.runtime_dir)
+    replica, followed = shared.replica, shared.followed
+    began_ns = replica.clock.monotonic_ns()
+    before = read_leader_health(replica.runtime_dir)
     before_ns = before.confirmed_ns if before else began_ns
 
     def current() -> LeaderHealth:
         confirmed_ns = confirmed_at(
             (one.last_message_ns for one in followed.policies.informers),
-            publishes=place.status.read().published_ns >= began_ns,
+            publishes=replica.status.read().published_ns >= began_ns,
             before_ns=before_ns,
         )
-        failing = followed.metrics.failing(place.clock.monotonic_ns())
+        failing = followed.metrics.failing(replica.clock.monotonic_ns())
         return LeaderHealth(is_trusted(), confirmed_ns, failing)
 
-    return LeaderHealthController(place.runtime_dir, current)
+    return LeaderHealthController(replica.runtime_dir, current)
 
 
 def directory_controller(shared: Dependencies) -> DiscoveryController:

@@ -1,6 +1,6 @@
 """Define the inputs that the leader's controllers share.
 
-Room: leader. Takes: nothing. Gives: Place, Followed, Dependencies. Next:
+Room: leader. Takes: nothing. Gives: ReplicaContext, Followed, Dependencies. Next:
 leader/control/{build,wire,run}.py. May touch: nothing.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.replicas import Replicas
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
@@ -30,14 +30,14 @@ from kyverno_mp.snapshot.control import ControlPage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ReplicaContext:
     """Where this replica runs: its settings, its folders and its clock."""
 
     settings: Settings
     runtime_dir: Path
     status: StatusReader
     page: ControlPage
-    serve_with: Callable[[Kept], None]
+    serve_with: Callable[[CertificateSecrets], None]
     """Called with each new certificate and key to serve."""
     clock: Clock = field(default_factory=Clock)
 
@@ -57,7 +57,7 @@ class Followed:
 class Dependencies:
     """Shared by the controllers; one thread runs them all, so there are no locks."""
 
-    place: Place
+    replica: ReplicaContext
     followed: Followed
     election: Election
     recorder: EventRecorder
@@ -70,7 +70,7 @@ class Dependencies:
 
     def add(self, request: Request) -> None:
         """Let a controller reconcile a key; ignored in a pod without the controller."""
-        runs_all = self.place.settings.runs_webhook
+        runs_all = self.replica.settings.runs_webhook
         if runs_all or request.controller in keys.WITHOUT_WEBHOOK:
             self.queue.add(request)
 

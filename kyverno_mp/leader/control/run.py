@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kyverno_mp import __version__
-from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.deregister import deregister
 from kyverno_mp.egress.clients import open_calls
 from kyverno_mp.errors import SnapshotUnusable
@@ -44,7 +44,7 @@ from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
 from kyverno_mp.leader.control import shutdown
-from kyverno_mp.leader.control.dependencies import Followed, Place
+from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
@@ -89,12 +89,12 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     configuration = ClusterConfiguration(client, settings, last)
     metrics = LeaderMetrics(client)
     leader = ClusterLeader(
-        Place(
+        ReplicaContext(
             settings=settings,
             runtime_dir=runtime_dir,
             status=StatusReader(runtime_dir),
             page=ControlPage.open(runtime_dir / loop.SNAPSHOT),
-            serve_with=lambda kept: _serve_with(cert, key, kept),
+            serve_with=lambda secrets: _serve_with(cert, key, secrets),
         ),
         Followed(client, policies, configuration, context, metrics),
     )
@@ -134,10 +134,10 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
 class ClusterLeader:
     """The threads next to the leader's loop: the lease, the controllers, the Events."""
 
-    def __init__(self, place: Place, followed: Followed) -> None:
-        settings, client = place.settings, followed.client
+    def __init__(self, replica: ReplicaContext, followed: Followed) -> None:
+        settings, client = replica.settings, followed.client
         self._settings = settings
-        self._runtime_dir = place.runtime_dir
+        self._runtime_dir = replica.runtime_dir
         self._client = client
         terms = Terms(
             namespace=settings.namespace,
@@ -148,16 +148,16 @@ class ClusterLeader:
         election = Election(Objects(client.within(terms.timeout_s)), terms)
         self._recorder = EventRecorder(
             settings,
-            place.runtime_dir,
+            replica.runtime_dir,
             Objects(client),
             lambda: followed.configuration.current.configuration,
             followed.policies.exception,
         )
-        self.wired = Wired(place, followed, election, self._recorder, terms.identity)
+        self.wired = Wired(replica, followed, election, self._recorder, terms.identity)
         self._triggers = (
             TriggerWriter(
                 [
-                    JournalReader(channel.folder(place.runtime_dir))
+                    JournalReader(channel.folder(replica.runtime_dir))
                     for channel in (TRIGGERS, LOST)
                 ],
                 client,
@@ -285,9 +285,9 @@ def _wake_on_change(
     cluster_data.on_change(wake)
 
 
-def _serve_with(cert: Path, key: Path, kept: Kept) -> None:
-    _replace(key, kept.key)
-    _replace(cert, kept.certificate)
+def _serve_with(cert: Path, key: Path, secrets: CertificateSecrets) -> None:
+    _replace(key, secrets.key)
+    _replace(cert, secrets.certificate)
     _log.info("serving with the certificate of the cluster")
 
 

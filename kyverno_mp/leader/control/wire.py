@@ -39,7 +39,11 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.control import keys
 from kyverno_mp.leader.control.build import build
-from kyverno_mp.leader.control.dependencies import Dependencies, Followed, Place
+from kyverno_mp.leader.control.dependencies import (
+    Dependencies,
+    Followed,
+    ReplicaContext,
+)
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
@@ -61,14 +65,14 @@ class Wired:
 
     def __init__(
         self,
-        place: Place,
+        replica: ReplicaContext,
         followed: Followed,
         election: Election,
         recorder: EventRecorder,
         identity: str,
     ) -> None:
         """``identity``: the name of this replica."""
-        clock, client = place.clock, followed.client
+        clock, client = replica.clock, followed.client
         objects = Objects(client)
         self._policies = followed.policies
         self.queue: WorkQueue[Request] = WorkQueue(
@@ -77,13 +81,13 @@ class Wired:
         self.discovery = Discovery(client)
         self.replicas = Replicas(
             objects,
-            place.settings.namespace,
+            replica.settings.namespace,
             identity,
             clock.monotonic_ns,
             lambda: self.shared.add(keys.STATUSES),
         )
         self.shared = shared = Dependencies(
-            place=place,
+            replica=replica,
             followed=followed,
             election=election,
             recorder=recorder,
@@ -137,7 +141,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
 
     crds = Informer(client, _metadata_of(_CRDS), _drop_content)
     crds.on_change(adds(keys.NEW_KINDS))
-    if not shared.place.settings.runs_webhook:
+    if not shared.replica.settings.runs_webhook:
         return [crds]
     for informer in followed.policies.informers[:2]:
         informer.on_change(adds(keys.CHANGED_POLICIES))
@@ -145,7 +149,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     followed.context.on_state(adds(keys.ENTRIES))
     for plural, own in shared.own.items():
         own.on_change(partial(own_changed, plural))
-    namespace = shared.place.settings.namespace
+    namespace = shared.replica.settings.namespace
     others = Informer(client, scope_of(namespace), shared.replicas.read_reports)
     return [crds, *shared.own.values(), others]
 

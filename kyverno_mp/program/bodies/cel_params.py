@@ -56,15 +56,18 @@ def _found(params: CelParamsIR, namespace: str, scope: RuleContext) -> list[Json
     is_config_map = (params.api_version, params.kind) == ("v1", "ConfigMap")
     if cluster_data.objects is None:
         if is_config_map and params.name and cluster_data.config_maps is not None:
-            return [cluster_data.config_maps.config_map(namespace, params.name)]
+            maps, deadline_ns = cluster_data.config_maps, scope.runtime.deadline_ns
+            return [maps.config_map(namespace, params.name, deadline_ns)]
         raise _failed(f"{params.kind} cannot be read without a cluster")
     group, _, version = params.api_version.rpartition("/")
-    own = scope.policy_namespace
+    query_namespace = scope.policy_namespace
     if cluster_data.scopes is not None:
         known = cluster_data.scopes.is_namespaced(group, version, params.kind)
         _check_scope(params, namespace, is_namespaced=known)
-        own = namespace if known else ""
-    asked = ObjectQuery(group, version, params.kind, namespace=own, name=params.name)
+        query_namespace = namespace if known else ""
+    asked = ObjectQuery(
+        group, version, params.kind, namespace=query_namespace, name=params.name
+    )
     found = cluster_data.objects.objects(asked, scope.runtime.deadline_ns)
     scope.runtime.charge(_STEPS_PER_OBJECT * len(found))
     namespaces = {metadata_of(each).get("namespace") or "" for each in found}

@@ -9,7 +9,7 @@ Source: docs/behaviour/engine 5.7-5.9, 3.6.
 from collections.abc import Callable, Sequence
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.pattern.explain import PatternVerdict
+from kyverno_mp.expr.pattern.explain import PatternVerdict, any_pattern_text
 from kyverno_mp.expr.pattern.leaf import Check
 from kyverno_mp.expr.pattern.link import PatternProgram, link_pattern
 from kyverno_mp.expr.pattern.parse import cached_program
@@ -216,16 +216,11 @@ class AnyPatternBody:
         skips: list[str] = []
         for index, program in enumerate(programs):
             verdict = _evaluated(program, scope, target)
-            label = f"rule {self._rule}[{index}]"
             if verdict.status == result.PASS:
                 text = f"validation rule '{self._rule}' anyPattern[{index}] passed."
                 return [Outcome(result.PASS, text)]
-            if verdict.status == result.SKIP:
-                skips.append(f"{label} skipped: {verdict.text}")
-            elif verdict.path:
-                failures.append(f"{label} failed at path {verdict.path}")
-            else:
-                failures.append(f"{label} failed: {verdict.text}")
+            texts = skips if verdict.status == result.SKIP else failures
+            texts.append(any_pattern_text(self._rule, index, verdict))
         return [self._combined(scope, failures, skips)]
 
     def _combined(self, scope: Scope, failures: list[str], skips: list[str]) -> Outcome:

@@ -210,7 +210,8 @@ def link_config_map(entry: ConfigMapEntryIR, policy_namespace: str) -> Load:
         port = scope.cluster_data.config_maps
         assert port is not None, "registered only with a port"
         try:
-            found = from_port(lambda: port.config_map(namespace, map_name))
+            deadline_ns = scope.runtime.deadline_ns
+            found = from_port(lambda: port.config_map(namespace, map_name, deadline_ns))
         except ExpressionFailed as error:
             raise failed(
                 f"failed to get configmap {namespace}/{map_name} : {error.message}",

@@ -27,7 +27,7 @@ from kyverno_mp.program.context.request_root import request_root
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.containers import count_containers
-from kyverno_mp.values.dotted import merged, nested
+from kyverno_mp.values.dotted import merged
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, weigh
 from kyverno_mp.values.image import extract_images
 from kyverno_mp.values.jsonvalue import Json
@@ -55,8 +55,8 @@ class RequestContext:
     """The state that rules of one request share: the root, cluster data, images."""
 
     __slots__ = (
+        "_base",
         "_images",
-        "base",
         "cel",
         "cluster_data",
         "request",
@@ -69,10 +69,20 @@ class RequestContext:
         self.request = request
         self.cluster_data = cluster_data
         self.runtime = runtime
-        self.base = request_root(request)
+        self._base: dict[str, Json] | None = None
         self._images: dict[str, Json] | None = None
         self.cel: Shared | None = None
         """State that CEL rules share; the first of them creates it."""
+
+    @property
+    def base(self) -> dict[str, Json]:
+        """Return the root that all rules start from; never change it.
+
+        PERF: many rules need no scope, so it is created for the first that does.
+        """
+        if self._base is None:
+            self._base = request_root(self.request)
+        return self._base
 
     def rule_scope(
         self,
@@ -111,7 +121,7 @@ class RequestContext:
             "oldObject": {},
             "operation": created.operation,
         }
-        context.base = {**self.base, "request": request}
+        context._base = {**self.base, "request": request}
         return context
 
     def images(self) -> dict[str, Json]:
@@ -136,13 +146,6 @@ class RequestContext:
                 settings=self.cluster_data.settings().images,
             )
         return self._images
-
-
-def for_request(
-    request: Request, cluster_data: ClusterData, runtime: Runtime
-) -> RequestContext:
-    """Build the state that rules of one request share."""
-    return RequestContext(request, cluster_data, runtime)
 
 
 class _Loader:
@@ -439,8 +442,3 @@ class RuleContext:
         request = self.root.get("request")
         kept = request if type(request) is dict else {}
         self.root = {**self.root, "request": {**kept, "object": value}}
-
-    def inject(self, variables: dict[str, Json]) -> None:
-        """Merge values by dotted name, e.g. ``{"request.operation": "UPDATE"}``."""
-        for name, value in variables.items():
-            self.root = merged(self.root, nested(name, value))

@@ -372,7 +372,7 @@ class Protocol(asyncio.Protocol):
     def _weight_with_room(self, body: bytes | bytearray) -> int:
         """Return the size of a large body when it is decoded.
 
-        Raises Refusal if too many bytes are evaluated outside the event loop.
+        Raises HttpError if too many bytes are evaluated outside the event loop.
         """
         weight = decoded_bytes(body)
         if not self._connections.evaluating.has_room(weight):

@@ -75,7 +75,7 @@ class Service:
         arrived_ns: int = 0,
         weight: int = 0,
     ) -> Answer:
-        """Answer a review. Raises: Refusal, and nothing else.
+        """Answer a review. Raises: HttpError, and nothing else.
 
         ``arrived_ns``: when the caller began to wait, for the deadline; 0: now.
         ``weight``: ``decoded_bytes(body)``, which takes milliseconds for a large body;
@@ -111,11 +111,12 @@ class Service:
                 return review.allow()
             review.is_considered = True
             review.deadline_ns = self._deadline_ns(query, arrived_ns or started_ns)
-            if not request.namespace_known and self._asks_for_namespaces:
-                return self._plan_aside(handler, route, request, review)
-            plan = self._picked(handler, route, request, pace)
-            if plan is None:
+            found = self._picked(handler, route, request, pace)
+            if found is None:
                 return review.allow()
+            if not request.namespace_known and self._asks_for(request, found):
+                return self._plan_aside(handler, route, request, review, found)
+            plan = found
         except SnapshotUnusable as error:
             self._dependencies.records.error(error.code)
             raise HttpError(error.code, error.message) from error
@@ -151,14 +152,18 @@ class Service:
         self._dependencies.records.error(code)
 
     def _plan_aside(
-        self, handler: Handler[Any], route: Route, request: Request, review: Review
+        self,
+        handler: Handler[Any],
+        route: Route,
+        request: Request,
+        review: Review,
+        picked: PlanOf | None = None,
     ) -> Answer:
         """Plan and evaluate in the slow lane, when many rules must be linked first.
 
         Also when the namespace must first be read from the API server: a review can
-        arrive before the leader publishes a new namespace.
+        arrive before the leader publishes a new namespace. Without it, no rule runs.
         """
-        live = self._dependencies.live_namespaces
         lane = self._dependencies.slow_lane or self._dependencies.long_lane
         assert lane is not None
         deadline_ns = review.deadline_ns
@@ -167,13 +172,10 @@ class Service:
         def evaluate(pace: Pace) -> bytes:
             nonlocal plan
             try:
-                if not request.namespace_known and live is not None:
-                    found = live.namespace(request.namespace, deadline_ns)
-                    if found is not None:
-                        metadata = metadata_of(found)
-                        request.namespace_known = True
-                        request.namespace_labels = labels_of(metadata.get("labels"))
-                plan = self._picked(handler, route, request, pace)
+                found = picked or self._picked(handler, route, request, pace)
+                if found is not None and self._asks_for(request, found):
+                    self._read_namespace(request, deadline_ns)
+                plan = found
             except Exception as error:  # noqa: BLE001 - the exit for internal errors
                 return review.end(error, None)
             return review.evaluate(plan, pace)
@@ -181,6 +183,27 @@ class Service:
         return lane.run(
             evaluate, deadline_ns, lambda error: review.abandon(error, plan)
         )
+
+    def _asks_for(self, request: Request, plan: PlanOf) -> bool:
+        """Return whether a plan depends on a namespace that is not published yet.
+
+        A Namespace that is being created is in no cluster.
+        """
+        return (
+            self._asks_for_namespaces
+            and not request.namespace_known
+            and plan.reads_namespace
+            and not (request.kind == "Namespace" and request.operation == "CREATE")
+        )
+
+    def _read_namespace(self, request: Request, deadline_ns: int) -> None:
+        """Read the request's namespace. Raises: DependencyError."""
+        live = self._dependencies.live_namespaces
+        assert live is not None
+        found = live.namespace(request.namespace, deadline_ns)
+        if found is not None:
+            request.namespace_known = True
+            request.namespace_labels = labels_of(metadata_of(found).get("labels"))
 
     @staticmethod
     def _picked(

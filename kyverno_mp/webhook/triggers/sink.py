@@ -58,11 +58,10 @@ class TriggerSink:
         """Record what an allowed request triggers, in one append."""
         record = record_of(request, found, self._now_ns())
         content = encode_trigger(record)
-        policies = {one.policy for one in found}
         if len(content) > TRIGGER_RECORD_BYTES_MAX:
-            self._lost(TOO_LARGE, policies)
+            self._lost(TOO_LARGE, {one.policy for one in found})
         elif not self._journal.append(content):
-            self._lost(JOURNAL_FULL, policies)
+            self._lost(JOURNAL_FULL, {one.policy for one in found})
 
     def changed(self, request: Request, change: Change) -> None:
         """Record that an allowed request changes a source or a generated object."""

@@ -6,7 +6,7 @@ make.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tests.e2e.api import Api
@@ -51,17 +51,20 @@ _WORKLOADS: Final = (
 )
 """What scripts create there and leave behind."""
 _OK: Final = 200
-SETTLE_S: Final = 1.0
-"""Until the policies that went are no longer in force."""
 
 
-def sweep(api: Api) -> None:
+def settle() -> None:
+    """Wait until the policies that went are no longer in force, as far as is known."""
+    time.sleep(1.0)
+
+
+def sweep(api: Api, settled: Callable[[], None] = settle) -> None:
     """Delete all policies, what belongs to them, and forgotten workloads.
 
-    Waits only when there were policies.
+    ``settled`` returns when no policy is in force; called when there were any.
     """
     if sweep_policies(api):
-        time.sleep(SETTLE_S)
+        settled()
     sweep_made(api)
     for base in _WORKLOADS:
         for one in api.get(base).get("items") or []:

@@ -40,7 +40,8 @@ class Cluster:
         self.asked.append(request.path or request.url)
         return {"secret": "s"}
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        assert deadline_ns
         self.asked.append(f"{namespace}/{name}")
         return {"data": {"secret": "s"}}
 

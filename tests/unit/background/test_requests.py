@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.background.requests import ATTEMPTS_MAX
 from kyverno_mp.background.update_request import (
     GENERATE,
     SEEN_VERSION,
     Task,
     Trigger,
 )
+from kyverno_mp.limits import BACKGROUND_ATTEMPTS_MAX
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,
@@ -96,7 +96,7 @@ def test_last_attempt(api: FakeApi) -> None:
         request(api, trigger(api))
         one.pass_s(900)
         assert requests_left(api) == []
-        assert _done(one, "failed") == ATTEMPTS_MAX - 1
+        assert _done(one, "failed") == BACKGROUND_ATTEMPTS_MAX - 1
         assert _done(one, "dropped_failing") == 1
 
 
@@ -672,3 +672,17 @@ def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
         assert "must not be set for a cluster-wide resource" in status["message"]
         assert not api.count("POST /api/v1/namespaces$")
         assert not api.count("POST .*out-t")
+
+
+def test_last_attempt_at_what_a_policy_change_leads_to(
+    api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is counted, told in the log, and left until the next scan."""
+    trigger(api)
+    existing = {**rule(clone={"namespace": "b", "name": "absent"})}
+    policy(api, existing, generateExisting=True)
+    with term(api) as one:
+        one.settle()
+        one.pass_s(900)
+        assert _done(one, "dropped_failing") == 1
+        assert "dropped_failing" in caplog.text

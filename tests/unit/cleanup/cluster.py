@@ -9,7 +9,7 @@ from typing import Any
 
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.start import Cleanup, run
-from kyverno_mp.kube.events import Notice
+from kyverno_mp.kube.events import EventInfo
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
@@ -74,16 +74,16 @@ def at(second: float) -> str:
 
 @dataclass
 class Recorded:
-    """Records notices and metrics of the controller; an EventSink and Metrics."""
+    """Records events and metrics of the controller; an EventSink and Metrics."""
 
-    notices: list[Notice] = field(default_factory=list)
+    events: list[EventInfo] = field(default_factory=list)
     counts: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
     health: list[Sequence[str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def submit(self, notice: Notice) -> bool:
+    def submit(self, info: EventInfo) -> bool:
         with self.lock:
-            self.notices.append(notice)
+            self.events.append(info)
         return True
 
     def count(self, family: Family, labels: tuple[str, ...]) -> None:
@@ -101,7 +101,7 @@ class Recorded:
         return sum(value for (one, _), value in self.counts.items() if one == name)
 
     def notes(self) -> list[str]:
-        return [one.note for one in self.notices]
+        return [one.note for one in self.events]
 
 
 def dependencies_of(

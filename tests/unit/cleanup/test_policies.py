@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.limits import KUBE_PAGE_OBJECTS
 from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.settings.settings import Settings
@@ -212,9 +214,9 @@ def test_objects_are_deleted_as_they_were_judged(
         "successfully cleaned up the target resource ConfigMap/a/one"
         in recorded.notes()
     )
-    [notice] = recorded.notices
-    assert (notice.reason, notice.action) == ("PolicyApplied", "Resource Cleaned Up")
-    assert notice.regarding.api_version == "kyverno.io/v2"
+    [event] = recorded.events
+    assert (event.reason, event.action) == ("PolicyApplied", "Resource Cleaned Up")
+    assert event.regarding.api_version == "kyverno.io/v2"
 
 
 def test_the_run_is_recorded_before_the_first_deletion(api: FakeApi, due: Any) -> None:
@@ -432,7 +434,7 @@ def test_a_run_beyond_its_budget_deletes_nothing(
         assert "3 of 5 matching objects" in found["message"]
         assert BUDGET in found["message"]
         assert "ConfigMap/a/c0, ConfigMap/a/c1, ConfigMap/a/c2" in found["message"]
-        assert any(one.reason == "PolicyError" for one in recorded.notices)
+        assert any(one.reason == "PolicyError" for one in recorded.events)
 
 
 @pytest.mark.parametrize(
@@ -460,7 +462,7 @@ def test_a_policy_that_cannot_be_read_deletes_nothing(
     due()
     assert names(api) == ["a/one"]
     assert condition_of(api)["reason"] == reason
-    assert len(recorded.notices) == 1
+    assert len(recorded.events) == 1
     assert api.count("PUT") == 1
 
 
@@ -544,7 +546,7 @@ def test_large_runs_cause_few_events(
     for number in range(40):
         config_map(api, f"c{number}")
     due()
-    assert len(recorded.notices) == 26
+    assert len(recorded.events) == 26
     assert recorded.notes()[-1] == "successfully cleaned up 15 more resources"
     assert recorded.total("kyverno_cleanup_controller_deletedobjects_total") == 40
 
@@ -566,6 +568,77 @@ def test_labels_of_namespaces(api: FakeApi, due: Any) -> None:
     due(cluster_data=ClusterData(namespaces=_Labels()))
     assert names(api) == ["b/one", "c/one"]
     assert "the labels of namespace b are unknown" in condition_of(api)["message"]
+
+
+@pytest.mark.parametrize("tier", ["old", "new"])
+def test_newer_labels_of_a_namespace(api: FakeApi, due: Any, tier: str) -> None:
+    """Objects would go although a label spares their namespace by now."""
+    selector = {"matchLabels": {"tier": "old"}}
+    resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
+    policy(api, match={"any": [{"resources": resources}]})
+    config_map(api, "one")
+    labels = {"labels": {"tier": tier}}
+    api.put("/api/v1/namespaces/a", apiVersion="v1", kind="Namespace", metadata=labels)
+    serve_kinds(api)
+    client = api.client()
+    objects = LiveObjects(client, LiveKinds(lambda: None, client))
+    due(cluster_data=ClusterData(namespaces=_Labels(), objects=objects))
+    assert names(api) == ([] if tier == "old" else ["a/one"])
+
+
+def test_labels_that_cannot_be_read_forget_nothing(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """The run goes on when the API server is back."""
+    serve_kinds(api)
+    selector = {"matchLabels": {"tier": "old"}}
+    resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
+    policy(api, schedule="@hourly", match={"any": [{"resources": resources}]})
+    config_map(api, "one")
+    labels = {"labels": {"tier": "old"}}
+    api.put("/api/v1/namespaces/a", apiVersion="v1", kind="Namespace", metadata=labels)
+    api.fault("GET /api/v1/namespaces/a$", *["cut"] * 100)
+    clock.turn(3600)
+    client = api.client().within(0.3)
+    objects = LiveObjects(client, LiveKinds(lambda: None, client))
+    data = ClusterData(namespaces=_Labels(), objects=objects)
+    needs = dependencies_of(
+        api, recorded, clock.clock, client=client, cluster_data=data
+    )
+    with controller(api, needs) as one:
+        one.settle()
+        assert names(api) == ["a/one"]
+        api.faults.clear()
+        clock.turn(60)
+        one.settle()
+    assert names(api) == []
+
+
+def test_a_policy_that_changes_while_its_watch_is_interrupted(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Objects would go by a policy that is no more."""
+    serve_kinds(api)
+    policy(api, schedule="@hourly")
+    for number in range(20):
+        config_map(api, f"c{number:02}")
+    clock.turn(3600)
+    needs = dependencies_of(api, recorded, clock.clock)
+    with controller(api, needs) as one:
+        for informer in one.cleanup.policies.informers:
+            informer.stop()
+            informer.failures = 1
+        is_done: list[bool] = []
+
+        def change(method: str, _target: str) -> None:
+            if method == "DELETE" and not is_done:
+                is_done.append(True)
+                api.remove(f"{CLUSTER}/p")
+
+        api.on_request = change
+        one.cleanup.controllers.work_due()
+    assert is_done
+    assert len(names(api)) >= 10
 
 
 class _Calls:
@@ -686,7 +759,7 @@ def test_a_run_that_takes_long_to_decide_ends(
     found = condition_of(api)
     assert (found["reason"], found["status"]) == ("Failed", "False")
     assert "more than 600 s" in found["message"]
-    assert len(recorded.notices) == 1
+    assert len(recorded.events) == 1
 
 
 def test_answers_of_context_entries_are_bounded(

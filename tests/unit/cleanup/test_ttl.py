@@ -133,18 +133,18 @@ def test_an_invalid_value_is_reported_once(
         one.settle()
         one.cleanup.ttl.timers.resync()
         one.settle()
-        assert recorded.total(ERRORS) == len(recorded.notices) == 1
+        assert recorded.total(ERRORS) == len(recorded.events) == 1
         labelled(api, "one", "later")
         one.settle()
-        assert recorded.total(ERRORS) == len(recorded.notices) == 2
+        assert recorded.total(ERRORS) == len(recorded.events) == 2
     assert names(api) == ["a/one"]
-    notice = recorded.notices[0]
-    assert (notice.regarding.kind, notice.regarding.name) == ("ConfigMap", "one")
-    assert notice.reason == "PolicyError"
+    info = recorded.events[0]
+    assert (info.regarding.kind, info.regarding.name) == ("ConfigMap", "one")
+    assert info.reason == "PolicyError"
     said = (
         "cleanup.kyverno.io/ttl label value cannot be parsed as any recognizable format"
     )
-    assert notice.note.startswith(said)
+    assert info.note.startswith(said)
 
 
 def test_a_changed_label_counts(

@@ -8,7 +8,7 @@ from kyverno_mp.compiler.autogen import (
     can_autogen,
     expand,
     expand_for_kind,
-    expand_validate,
+    rules_of_kinds,
 )
 from kyverno_mp.compiler.autogen_rewrite import shift_references
 from kyverno_mp.compiler.build import compile_policy
@@ -133,7 +133,7 @@ def test_versioned_pod_alone_does_not_trigger_autogen() -> None:
 def test_annotation(annotation: str, expanded: list[str], validated: list[str]) -> None:
     document = policy(annotation)
     assert names(document) == expanded
-    assert [rule.name for rule in expand_validate(document)] == validated
+    assert [each.rule.name for each in rules_of_kinds(document)] == validated
 
 
 def test_untrimmed_annotation_loses_the_second_kind() -> None:

@@ -14,7 +14,7 @@ import pytest
 from kyverno_mp.controllers.certificates import controller as certificates
 from kyverno_mp.controllers.certificates.controller import CertificateController
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
-from kyverno_mp.controllers.certificates.reconcile import Kept
+from kyverno_mp.controllers.certificates.reconcile import CertificateSecrets
 from kyverno_mp.controllers.certificates.rules import CertificateRules
 from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.webhook_config import controller as webhooks
@@ -74,7 +74,7 @@ class Replica:
         self.health_clock_s = time.monotonic
         """Nobody answers the API server here, so its patience must not pass."""
         self.registrations = 0
-        self.serves: Kept | None = None
+        self.serves: CertificateSecrets | None = None
         self.election = Election(
             Objects(api.client()),
             Terms(namespace="kyverno", name="kyverno", identity=name),
@@ -127,8 +127,8 @@ class Replica:
             version_of=lambda _key: self.own_version,
         )
 
-    def _serve_with(self, kept: Kept) -> None:
-        self.serves = kept
+    def _serve_with(self, secrets: CertificateSecrets) -> None:
+        self.serves = secrets
 
     def _on_registered(self) -> None:
         self.registrations += 1

@@ -18,7 +18,11 @@ from kyverno_mp.controllers.certificates.make import (
     make_server,
 )
 from kyverno_mp.controllers.certificates.plan import certificates_of, is_trusted
-from kyverno_mp.controllers.certificates.reconcile import Kept, read, reconcile
+from kyverno_mp.controllers.certificates.reconcile import (
+    CertificateSecrets,
+    read,
+    reconcile,
+)
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
 from kyverno_mp.kube.apply import Objects
 from tests.unit.kube.fake_api import FakeApi, running
@@ -29,7 +33,9 @@ RULES = CertificateRules(algorithm="ECDSA")
 PATH = "/api/v1/namespaces/kyverno/secrets/kyverno-svc.kyverno.svc.kyverno-tls-"
 
 
-def keep(api: FakeApi, at: datetime, rules: CertificateRules = RULES) -> Kept:
+def keep(
+    api: FakeApi, at: datetime, rules: CertificateRules = RULES
+) -> CertificateSecrets:
     return reconcile(Objects(api.client()), rules, at)
 
 
@@ -41,15 +47,15 @@ def put_secret(api: FakeApi, which: str, pem: bytes, key: bytes, **fields: Any) 
     api.put(PATH + which, data=data, **{"type": "kubernetes.io/tls", **fields})
 
 
-def leads(kept: Kept, at: datetime) -> bool:
+def leads(secrets: CertificateSecrets, at: datetime) -> bool:
     return is_trusted(
-        certificates_of(kept.certificate), certificates_of(kept.ca_bundle), at
+        certificates_of(secrets.certificate), certificates_of(secrets.ca_bundle), at
     )
 
 
 def test_secrets_have_upstreams_names_keys_and_label() -> None:
     with running() as api:
-        kept = keep(api, NOW)
+        secrets = keep(api, NOW)
         names = sorted(key[3].rpartition("-")[2] for key in api.objects)
         assert names == ["ca", "pair"]
         for raw in api.objects.values():
@@ -58,13 +64,13 @@ def test_secrets_have_upstreams_names_keys_and_label() -> None:
             assert raw["metadata"]["labels"] == {
                 "cert.kyverno.io/managed-by": "kyverno"
             }
-        assert leads(kept, NOW)
-        (leaf,) = certificates_of(kept.certificate)
+        assert leads(secrets, NOW)
+        (leaf,) = certificates_of(secrets.certificate)
         assert leaf.not_valid_after_utc == NOW + 150 * DAY
         writes = api.version
-        assert keep(api, NOW + 134 * DAY) == kept
+        assert keep(api, NOW + 134 * DAY) == secrets
         assert api.version == writes
-        assert read(Objects(api.client()), RULES) == kept
+        assert read(Objects(api.client()), RULES) == secrets
 
 
 def test_the_leaf_is_renewed_fifteen_days_before_its_end() -> None:
@@ -100,8 +106,8 @@ def test_a_users_secret_with_a_chain_is_respected() -> None:
         put_secret(api, "ca", certificate_pem(root), b"")
         put_secret(api, "pair", pem, key_pem(key))
         before = api.version
-        kept = keep(api, NOW + DAY)
-        assert (kept.certificate, kept.problems) == (pem, ())
+        secrets = keep(api, NOW + DAY)
+        assert (secrets.certificate, secrets.problems) == (pem, ())
         late = keep(api, NOW + 400 * DAY)
         assert [text.partition(":")[2][:21] for text in late.problems] == [
             " tls is not valid but"
@@ -113,8 +119,8 @@ def test_a_secret_of_another_type_is_made_anew() -> None:
     with running() as api:
         label = {"labels": {"cert.kyverno.io/managed-by": "kyverno"}}
         put_secret(api, "ca", b"", b"", type="Opaque", metadata=label)
-        kept = keep(api, NOW)
-        assert leads(kept, NOW)
+        secrets = keep(api, NOW)
+        assert leads(secrets, NOW)
 
 
 def test_a_deleted_or_broken_secret_is_mended() -> None:
@@ -137,8 +143,8 @@ def test_a_renamed_service_gets_a_new_leaf() -> None:
             tls_secret=RULES.tls_name,
             server="10.0.0.1:9443",
         )
-        kept = keep(api, NOW, other)
-        (leaf,) = certificates_of(kept.certificate)
+        secrets = keep(api, NOW, other)
+        (leaf,) = certificates_of(secrets.certificate)
         assert "other" in leaf.subject.rfc4514_string()
 
 
@@ -146,12 +152,12 @@ def test_a_renamed_service_gets_a_new_leaf() -> None:
 def test_a_tls_client_accepts_them(algorithm: Algorithm, tmp_path: Path) -> None:
     """OpenSSL evaluates as the API server does: name, chain, usages."""
     with running() as api:
-        kept = keep(api, datetime.now(UTC), CertificateRules(algorithm=algorithm))
+        secrets = keep(api, datetime.now(UTC), CertificateRules(algorithm=algorithm))
     pair = tmp_path / "pair.pem"
-    pair.write_bytes(kept.certificate + kept.key)
+    pair.write_bytes(secrets.certificate + secrets.key)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(pair)
-    client = ssl.create_default_context(cadata=kept.ca_bundle.decode())
+    client = ssl.create_default_context(cadata=secrets.ca_bundle.decode())
     ours, theirs = socket.socketpair()
     done: list[ssl.SSLSocket] = []
 

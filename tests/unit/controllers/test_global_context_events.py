@@ -2,7 +2,7 @@
 
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.events import Notice
+from kyverno_mp.kube.events import EventInfo
 from tests.unit.kube.fake_api import running
 
 ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"
@@ -11,10 +11,10 @@ ENTRIES = "/apis/kyverno.io/v2beta1/globalcontextentries"
 def test_each_failure_is_reported_once() -> None:
     with running() as api:
         uid = api.put(f"{ENTRIES}/a", spec={})["metadata"]["uid"]
-        submitted: list[Notice] = []
+        submitted: list[EventInfo] = []
 
-        def submit(notice: Notice) -> bool:
-            submitted.append(notice)
+        def submit(info: EventInfo) -> bool:
+            submitted.append(info)
             return True
 
         events = GlobalContextEvents(Objects(api.client()), submit)

@@ -22,7 +22,7 @@ from kyverno_mp.controllers.webhook_config.controller import (
 )
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Discovery
-from kyverno_mp.kube.events import Notice
+from kyverno_mp.kube.events import EventInfo
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
@@ -229,12 +229,12 @@ def test_states_that_change_all_the_time_are_written_once_a_second(
     api: FakeApi,
 ) -> None:
     api.put(ENTRY, spec={})
-    turned, submitted = TurnedClock(), list[Notice]()
+    turned, submitted = TurnedClock(), list[EventInfo]()
     states: dict[str, State] = {"e": (False, "no answer", None)}
     objects, election = Objects(api.client()), held(api)
 
-    def submit(notice: Notice) -> bool:
-        submitted.append(notice)
+    def submit(info: EventInfo) -> bool:
+        submitted.append(info)
         return True
 
     controller = GlobalContextController(

@@ -250,7 +250,8 @@ def test_ghsa_fmqp_4wfc_w3v7_namespaced_policies_call_no_services() -> None:
 
 
 class _Nothing:
-    def config_map(self, namespace: str, name: str) -> object:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> object:
+        del deadline_ns
         raise ExpressionFailed("context.configmap_not_found", f"{namespace}/{name}")
 
 
@@ -332,7 +333,8 @@ def test_our_token_goes_to_the_api_server() -> None:
 class _Stale:
     """A segment that knows every ConfigMap."""
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        del deadline_ns
         return {"metadata": {"namespace": namespace, "name": name}, "data": {}}
 
 
@@ -341,10 +343,13 @@ def test_config_maps_are_asked_for_each_time_when_told_so() -> None:
     with running() as api:
         api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
         client = api.client()
-        assert LiveConfigMaps(_Stale(), client).config_map("own", "m")["data"] == {}
+        assert (
+            LiveConfigMaps(_Stale(), client).config_map("own", "m", soon())["data"]
+            == {}
+        )
         assert not api.requests
         for count in (1, 2):
-            found = LiveConfigMaps(None, client).config_map("own", "m")
+            found = LiveConfigMaps(None, client).config_map("own", "m", soon())
             assert found["data"] == {"a": "b"}
             assert len(api.requests) == count
 
@@ -353,7 +358,18 @@ def test_config_maps_fall_back_to_the_live_client() -> None:
     with running() as api:
         api.put("/api/v1/namespaces/own/configmaps/m", data={"a": "b"})
         maps = LiveConfigMaps(_Nothing(), api.client())
-        assert maps.config_map("own", "m")["data"] == {"a": "b"}
+        assert maps.config_map("own", "m", soon())["data"] == {"a": "b"}
         with pytest.raises(ExpressionFailed) as raised:
-            maps.config_map("own", "none")
+            maps.config_map("own", "none", soon())
         assert raised.value.message == 'configmaps "none" not found'
+
+
+def test_a_config_map_is_not_waited_for_after_the_deadline() -> None:
+    """A live read ends with its review, not after a time-out of its own."""
+    with running() as api:
+        api.faults.append(("GET .*configmaps", "hang"))
+        maps = LiveConfigMaps(None, api.client())
+        began_ns = time.monotonic_ns()
+        with pytest.raises(DeadlinePassed):
+            maps.config_map("own", "m", began_ns + 2 * 10**8)
+        assert time.monotonic_ns() - began_ns < 5 * 10**9

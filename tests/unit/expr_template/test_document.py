@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, ExpressionInvalid
-from kyverno_mp.expr.template.document import parse_document, parse_text
+from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.link import link_document
 from kyverno_mp.expr.template.nodes import Document, Mixed, Rescanned, Whole
 from tests.unit.expr_template.scopes import PlainScope
@@ -201,7 +201,7 @@ def test_the_current_element() -> None:
 def test_numbers_of_an_admission_request_are_floats() -> None:
     """Kyverno's context has float64 there, which affects comparisons."""
     scope = PlainScope(ROOT, ints_are_numbers=True)
-    assert type(link_document(parse_text("{{ n }}"))(scope)) is float
+    assert type(link_document(parse_document("{{ n }}"))(scope)) is float
 
 
 def test_constants_are_stored_once_and_template_nodes_are_chosen() -> None:
@@ -215,7 +215,7 @@ def test_constants_are_stored_once_and_template_nodes_are_chosen() -> None:
         "{{ @ }}": Rescanned,
     }
     for text, kind in kinds.items():
-        assert type(parse_text(text).template) is kind
+        assert type(parse_document(text).template) is kind
 
 
 def test_documents_survive_the_snapshot() -> None:

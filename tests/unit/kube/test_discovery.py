@@ -86,7 +86,7 @@ def test_a_new_kind_is_a_change(api: FakeApi) -> None:
     discovery.refresh()
     serve_aggregated(api, APPS)
     assert discovery.refresh()
-    assert discovery.directory.of_plural("apps", "v1", "deployments") is not None
+    assert discovery.directory.of_kind("apps/v1", "Deployment") is not None
 
 
 def test_servers_without_aggregated_discovery(api: FakeApi) -> None:

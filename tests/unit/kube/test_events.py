@@ -13,8 +13,8 @@ from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import (
     EventFilter,
+    EventInfo,
     Events,
-    Notice,
     Reference,
     cut_note,
     event_name,
@@ -24,9 +24,9 @@ from tests.unit.kube.fake_api import FakeApi
 AT_NS = 1767225600 * 10**9
 
 
-def notice(note: str = "n", **changes: Any) -> Notice:
+def event_info(note: str = "n", **changes: Any) -> EventInfo:
     regarding = Reference("kyverno.io/v1", "ClusterPolicy", "p", uid="1")
-    base = Notice(
+    base = EventInfo(
         regarding=regarding,
         reason="PolicyViolation",
         action="Resource Blocked",
@@ -49,7 +49,7 @@ def events(api: FakeApi, clock: list[int], **options: Any) -> Events:
 
 def test_an_event_has_upstreams_shape(api: FakeApi) -> None:
     sink = events(api, [0])
-    sink.submit(notice())
+    sink.submit(event_info())
     sink.flush()
     (raw,) = api.objects.values()
     assert raw["metadata"]["name"] == f"p.{AT_NS:x}"
@@ -64,7 +64,7 @@ def test_an_event_has_upstreams_shape(api: FakeApi) -> None:
 def test_an_event_is_in_the_namespace_of_its_object(api: FakeApi) -> None:
     sink = events(api, [0])
     pod = Reference("v1", "Pod", "web", "shop")
-    sink.write(notice(regarding=pod, related=Reference("v1", "Node", "n")))
+    sink.write(event_info(regarding=pod, related=Reference("v1", "Node", "n")))
     ((_, namespace, _, _),) = api.objects
     assert namespace == "shop"
     (raw,) = api.objects.values()
@@ -75,7 +75,7 @@ def test_repeats_become_a_count(api: FakeApi) -> None:
     clock = [0]
     sink = events(api, clock)
     for _ in range(100):
-        sink.submit(notice())
+        sink.submit(event_info())
         sink.flush()
     assert api.count("POST") == 1
     assert api.count("PATCH") == 0
@@ -91,17 +91,17 @@ def test_each_attempt_to_create_an_object_is_a_repeat(api: FakeApi) -> None:
     sink = events(api, [0])
     for number in range(30):
         thing = Reference("v1", "Pod", "web", "a", uid=f"{number}")
-        sink.write(notice(related=thing))
+        sink.write(event_info(related=thing))
     assert (sink.written, sink.dropped) == (1, 0)
     again = Reference("kyverno.io/v1", "ClusterPolicy", "p", uid="2")
-    sink.write(notice(regarding=again))
+    sink.write(event_info(regarding=again))
     assert sink.written == 2, "a policy made again has events of its own"
 
 
 def test_events_with_another_message_have_a_budget(api: FakeApi) -> None:
     sink = events(api, [0])
     for number in range(100):
-        sink.write(notice(str(number)))
+        sink.write(event_info(str(number)))
     assert (sink.written, sink.dropped) == (25, 75)
 
 
@@ -116,13 +116,13 @@ def test_the_first_of_each_kind_is_never_dropped(
         thing = Reference("v1", "Pod", value, "a")
         changes = {told_apart_by: thing if told_apart_by == "related" else value}
         for _ in range(3):
-            sink.write(notice(f"about {value}", **changes))
+            sink.write(event_info(f"about {value}", **changes))
     assert (sink.written, sink.dropped) == (100, 0)
 
 
 def test_the_queue_is_bounded_and_drops_are_counted(api: FakeApi) -> None:
     sink = events(api, [0], queued_max=2)
-    assert [sink.submit(notice()) for _ in range(3)] == [True, True, False]
+    assert [sink.submit(event_info()) for _ in range(3)] == [True, True, False]
     assert sink.dropped == 1
 
 
@@ -145,20 +145,20 @@ def test_the_operator_chooses(
 ) -> None:
     asked = None if successes is None else frozenset(successes)
     chosen = EventFilter(frozenset({"PolicySkipped"}), lambda: asked)
-    assert chosen(notice(reason=reason, action=action)) is wanted
+    assert chosen(event_info(reason=reason, action=action)) is wanted
 
 
 def test_an_object_without_a_name_gets_no_event(api: FakeApi) -> None:
     sink = events(api, [0])
-    assert not sink.submit(notice(regarding=Reference("v1", "Pod", "", "a")))
+    assert not sink.submit(event_info(regarding=Reference("v1", "Pod", "", "a")))
     assert sink.dropped == 0
 
 
-def test_a_seeded_notice_is_one_event_however_often_it_is_written(
+def test_a_seeded_event_is_one_event_however_often_it_is_written(
     api: FakeApi,
 ) -> None:
     """A leader that is killed before it could record its write writes it again."""
-    said = notice(at_ns=AT_NS + 123456789, seed="u-1")
+    said = event_info(at_ns=AT_NS + 123456789, seed="u-1")
     for _ in range(2):
         sink = events(api, [0])
         sink.write(said)
@@ -171,12 +171,12 @@ def test_a_seeded_notice_is_one_event_however_often_it_is_written(
     assert all(abs(stamp - AT_NS - 123456789) < 2 * 10**6 for stamp in stamps)
 
 
-def test_a_notice_that_cannot_be_written_now_waits(api: FakeApi) -> None:
+def test_an_event_that_cannot_be_written_now_waits(api: FakeApi) -> None:
     sink = events(api, [0])
     api.fault("POST", 500, 500, 500)
     with pytest.raises(KubeUnavailable):
-        sink.write(notice())
-    sink.submit(notice())
+        sink.write(event_info())
+    sink.submit(event_info())
     sink.flush()
     assert (sink.queued_count, sink.dropped, sink.written) == (1, 0, 0)
     api.faults.clear()
@@ -185,27 +185,27 @@ def test_a_notice_that_cannot_be_written_now_waits(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize(("code", "dropped"), [(403, 1), (422, 1), (404, 0)])
-def test_a_notice_that_is_refused_for_good_is_dropped(
+def test_an_event_that_is_refused_for_good_is_dropped(
     api: FakeApi, code: int, dropped: int
 ) -> None:
     sink = events(api, [0])
     api.fault("POST", code)
-    sink.write(notice())
+    sink.write(event_info())
     assert (sink.written, sink.dropped) == (0, dropped)
-    sink.write(notice())
-    assert sink.written == 1, "a refused notice starts no series"
+    sink.write(event_info())
+    assert sink.written == 1, "a refused event starts no series"
 
 
 def test_a_count_outlives_its_event(api: FakeApi) -> None:
     clock = [0]
     sink = events(api, clock)
-    sink.write(notice())
-    sink.write(notice())
+    sink.write(event_info())
+    sink.write(event_info())
     api.objects.clear()
     api.fault("PATCH", 404)
     clock[0] = 40
     sink.flush()
-    sink.write(notice("other"))
+    sink.write(event_info("other"))
     assert len(api.objects) == 1
 
 

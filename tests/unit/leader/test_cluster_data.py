@@ -95,9 +95,9 @@ def cluster_data(tmp_path: Path) -> SharedClusterData:
 def test_namespaces_and_config_maps(cluster_data: SharedClusterData) -> None:
     assert cluster_data.labels("a") == {"team": "x"}
     assert cluster_data.labels("b") is None
-    assert cluster_data.config_map("a", "cm")["data"] == {"k": "v"}
+    assert cluster_data.config_map("a", "cm", 0)["data"] == {"k": "v"}
     with pytest.raises(ExpressionFailed, match='configmaps "no" not found'):
-        cluster_data.config_map("a", "no")
+        cluster_data.config_map("a", "no", 0)
 
 
 def test_roles_are_those_of_the_namespace_and_of_the_cluster(

@@ -20,7 +20,7 @@ from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
 from kyverno_mp.leader.control import keys
-from kyverno_mp.leader.control.dependencies import Followed, Place
+from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.health import (
     LeaderHealth,
@@ -96,7 +96,7 @@ class Leader:
         # It is held until it is given back, however slow this machine is.
         self.election = Election(self.objects, terms, clock_ns=lambda: 1)
         self.wired = Wired(
-            Place(
+            ReplicaContext(
                 settings=settings,
                 runtime_dir=folder,
                 status=StatusReader(folder),

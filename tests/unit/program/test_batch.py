@@ -28,7 +28,7 @@ from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.recall import CachedVerdict, VerdictCache
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
-from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
+from kyverno_mp.snapshot.policies import PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from perf.reviews import REVIEWS
 from perf.scale import other
@@ -58,7 +58,7 @@ class _Loaded:
         assert not policy_set.problems
         path = folder / "policies.segment"
         path.write_bytes(
-            encode_policies(policy_set.encoded, generation=1, salt=bytes(16))
+            PoliciesWriter().encode(policy_set.encoded, generation=1, salt=bytes(16))
         )
         path.chmod(0o600)
         folder.chmod(0o700)

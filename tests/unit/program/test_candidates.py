@@ -12,11 +12,10 @@ from kyverno_mp.compiler.match import build_exclude, build_match
 from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, ValidateIR
-from kyverno_mp.program.list_source import ListSource
 from kyverno_mp.program.matching.candidates import RuleSource, SegmentSource
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
-from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
+from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from tests.blocks import exclude_of, match_of
 
@@ -44,7 +43,7 @@ def a_policy(name: str, *matches: Any, namespace: str = "") -> CompiledPolicy:
 
 def a_segment(policies: list[CompiledPolicy]) -> PolicySegment:
     encoded = [encode_policy(policy) for policy in policies]
-    content = encode_policies(encoded, generation=1, salt=SALT)
+    content = PoliciesWriter().encode(encoded, generation=1, salt=SALT)
     return PolicySegment(Segment.from_bytes(content, POLICIES))
 
 
@@ -205,12 +204,10 @@ def test_no_rule_that_matches_is_missed(seed: int) -> None:
         for policy in compiled
         for rule in policy.rules
     ]
-    from_list = ListSource(compiled, link)
     from_segment = SegmentSource(a_segment(compiled), link)
     for _ in range(60):
         request = draw_request(chance)
         expected = [pair for pair, matcher in plain if matcher.matches(request)]
-        assert matching(from_list, request) == expected
         assert matching(from_segment, request) == expected
         for _, matcher in plain:
             assert matcher.matches(request) is (matcher.explain(request) == "")

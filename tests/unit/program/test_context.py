@@ -20,7 +20,7 @@ from kyverno_mp.ir.rules import (
 )
 from kyverno_mp.limits import CONTEXT_BYTES_MAX, CONTEXT_NESTING_MAX
 from kyverno_mp.program.context.entries import link_entries
-from kyverno_mp.program.context.rule_context import RuleContext, for_request
+from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.creation import as_created
 from kyverno_mp.program.ports import OFFLINE, ApiRequest, ClusterData
 from kyverno_mp.program.request import Request
@@ -44,7 +44,7 @@ def scope_of(
         monotonic_ns=lambda: 0,
         ints_are_numbers=request.ints_are_numbers,
     )
-    return for_request(request, cluster_data, runtime).rule_scope(
+    return RequestContext(request, cluster_data, runtime).rule_scope(
         rule, policy_namespace=policy_namespace
     )
 
@@ -150,8 +150,6 @@ def test_injected_values() -> None:
     scope = scope_of(request, rule="r")
     assert ask(scope, "{{ dictionary.data }}") == {"env": "dev", "n": 1}
     assert ask(scope_of(request, rule="q"), "{{ dictionary.data }}") == {"env": "dev"}
-    scope.inject({"request.operation": "UPDATE", 'a."b.c"': 1})
-    assert ask(scope, '{{ request.operation }}{{ a."b.c" }}') == "UPDATE1"
     assert request.variables == {"dictionary": {"data": {"env": "dev"}}}
 
 
@@ -288,7 +286,8 @@ class Cluster:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def config_map(self, namespace: str, name: str) -> Any:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Any:
+        del deadline_ns
         self.asked.append((namespace, name))
         if name == "missing":
             raise ExpressionFailed("t", 'configmaps "missing" not found')

@@ -32,7 +32,8 @@ GOOD: dict[str, Any] = {"state": "good"}
 class Late:
     """ConfigMaps that nobody has before the deadline."""
 
-    def config_map(self, namespace: str, name: str) -> Json:
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        del deadline_ns
         raise DeadlinePassed("test.late", f"{namespace}/{name}")
 
 

@@ -12,7 +12,6 @@ from kyverno_mp.snapshot.policies import (
     POLICIES,
     PoliciesWriter,
     PolicySegment,
-    encode_policies,
 )
 from kyverno_mp.snapshot.read import Segment
 from tests.blocks import match_of
@@ -30,7 +29,7 @@ def test_policies_come_back_as_they_were() -> None:
     """The workers run exactly the policies that the leader compiled."""
     policies = [a_policy("b"), a_policy("a", "grüße")]
     encoded = [encode_policy(policy) for policy in policies]
-    content = encode_policies(encoded, generation=3, salt=SALT)
+    content = PoliciesWriter().encode(encoded, generation=3, salt=SALT)
     segment = PolicySegment(Segment.from_bytes(content, POLICIES))
     assert (segment.generation, segment.policy_count, segment.rule_count) == (3, 2, 2)
     for position, policy in enumerate(policies):
@@ -51,7 +50,9 @@ def test_cached_parts_of_the_last_version_change_nothing() -> None:
     policy_sets = [(first, SALT), (edited, SALT), (first[1:], SALT), (first, other)]
     for generation, (policy_set, salt) in enumerate(policy_sets, start=1):
         content = writer.encode(policy_set, generation=generation, salt=salt)
-        assert content == encode_policies(policy_set, generation=generation, salt=salt)
+        assert content == PoliciesWriter().encode(
+            policy_set, generation=generation, salt=salt
+        )
 
 
 def test_names_include_all_policies_even_refused_ones() -> None:
@@ -62,13 +63,13 @@ def test_names_include_all_policies_even_refused_ones() -> None:
     )
     segment = PolicySegment(Segment.from_bytes(content, POLICIES))
     assert [segment.knows(key) for key in ("ns/a", "refused", "a")] == [1, 1, 0]
-    content = encode_policies(encoded, generation=1, salt=SALT)
+    content = PoliciesWriter().encode(encoded, generation=1, salt=SALT)
     assert PolicySegment(Segment.from_bytes(content, POLICIES)).knows("ns/a")
 
 
 def test_no_policies_at_all() -> None:
     """A cluster without policies has a snapshot too."""
-    content = encode_policies([], generation=1, salt=SALT)
+    content = PoliciesWriter().encode([], generation=1, salt=SALT)
     segment = PolicySegment(Segment.from_bytes(content, POLICIES))
     assert (segment.policy_count, segment.rule_count) == (0, 0)
     assert list(segment.selectors("Pod")) == []

@@ -40,6 +40,7 @@ class StubPlan:
         self.warns = bool(warn)
         self.audits = bool(audit)
         self.fails = fails
+        self.reads_namespace = True
         self.triggers = False
         self.travels = self.travels_late = False
         self.has_reached = False

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.controllers.admission_events import notices_of
+from kyverno_mp.controllers.admission_events import event_infos_of
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
@@ -116,7 +116,7 @@ class Bench:
         assert self.audit_queue.stop(5)
         found = []
         for record in self.reader.records():
-            found += [one.note for one in notices_of(decode_record(record.content))]
+            found += [one.note for one in event_infos_of(decode_record(record.content))]
             record.done()
         return found
 

@@ -555,7 +555,15 @@ class LiveNamespaces:
         return self.answer
 
 
-def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
+_NEW_NAMESPACE = {
+    "kind": {"group": "", "version": "v1", "kind": "Namespace"},
+    "resource": {"group": "", "version": "v1", "resource": "namespaces"},
+    "name": "default",
+    "object": {"kind": "Namespace", "metadata": {"name": "default"}},
+}
+
+
+def _with_live(answer: Any, evaluate: StubEvaluate, **changes: Any) -> Any:
     async def run() -> Any:
         loop = asyncio.get_running_loop()
         lane = Lane(loop, 1, 0, lambda: int(loop.time() * 1e9))
@@ -569,9 +577,9 @@ def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
             ),
             handlers_of(evaluate),
         )
-        later = service.answer(FAIL, b"", review())
-        assert isinstance(later, asyncio.Future)
-        found = json.loads(await later)["response"]
+        later = service.answer(FAIL, b"", review(**changes))
+        text = later if isinstance(later, bytes) else await later
+        found = json.loads(text)["response"]
         lane.stop()
         return found
 
@@ -580,7 +588,7 @@ def _with_live(answer: Any, evaluate: StubEvaluate) -> Any:
 
 def test_a_namespace_that_was_not_told_of_yet_is_asked_for() -> None:
     """It may have been created together with what is evaluated now."""
-    evaluate = StubEvaluate()
+    evaluate = StubEvaluate(StubPlan())
     labels = {"team": "a"}
     assert _with_live({"metadata": {"labels": labels}}, evaluate)["allowed"]
     ((request, _, _),) = evaluate.asked
@@ -592,16 +600,53 @@ def test_a_namespace_that_was_not_told_of_yet_is_asked_for() -> None:
 
 
 def test_a_namespace_that_nobody_knows_stays_unknown() -> None:
-    evaluate = StubEvaluate()
+    evaluate = StubEvaluate(StubPlan())
     assert _with_live(None, evaluate)["allowed"]
     ((request, _, _),) = evaluate.asked
     assert request.namespace_known is False
 
 
 def test_when_nobody_can_tell_of_a_namespace_the_failure_policy_decides() -> None:
-    evaluate = StubEvaluate()
+    def evaluated(_deadline_ns: int) -> None:
+        raise AssertionError
+
+    plan = StubPlan(work=evaluated)
     gone = KubeUnavailable("kube.connection", "nobody there")
-    answer = _with_live(gone, evaluate)
+    answer = _with_live(gone, StubEvaluate(plan))
     assert answer["allowed"] is False
     assert "kube.connection" in answer["status"]["message"]
-    assert evaluate.asked == []
+    assert plan.has_reached is False
+
+
+def _indifferent() -> StubPlan:
+    plan = StubPlan()
+    plan.reads_namespace = False
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "changes"),
+    [
+        (None, {}),
+        (_indifferent(), {}),
+        (StubPlan(), _NEW_NAMESPACE),
+    ],
+    ids=["no policy", "no policy reads it", "it is being created"],
+)
+def test_a_namespace_that_decides_nothing_is_not_asked_for(
+    plan: StubPlan | None, changes: dict[str, Any]
+) -> None:
+    """Red means: each object of a new namespace costs a call to the API server."""
+    evaluate = StubEvaluate(plan)
+    unasked = AssertionError("the API server was asked")
+    assert _with_live(unasked, evaluate, **changes)["allowed"]
+    ((request, _, _),) = evaluate.asked
+    assert request.namespace_known is False
+
+
+def test_a_namespace_that_is_changed_is_asked_for() -> None:
+    evaluate = StubEvaluate(StubPlan())
+    changed = {**_NEW_NAMESPACE, "operation": "UPDATE"}
+    assert _with_live({"metadata": {}}, evaluate, **changed)["allowed"]
+    ((request, _, _),) = evaluate.asked
+    assert request.namespace_known

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.controllers.admission_events import notices_of
+from kyverno_mp.controllers.admission_events import event_infos_of
 from kyverno_mp.ir.rules import ActionIR, PolicyIR
-from kyverno_mp.kube.events import Notice
+from kyverno_mp.kube.events import EventInfo
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.queues.journal import Journal, JournalReader
@@ -64,11 +64,11 @@ class Bench:
             EventOptions(records_successes=lambda: self.passes, now_ns=lambda: AT_NS),
         )
 
-    def notices(self) -> list[Notice]:
+    def events(self) -> list[EventInfo]:
         found = []
         for record in self.reader.records():
             told = decode_record(record.content)
-            found += list(notices_of(told, lambda key: f"uid of {key}"))
+            found += list(event_infos_of(told, lambda key: f"uid of {key}"))
             record.done()
         return found
 
@@ -85,8 +85,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     one.close()
 
 
-def told(notices: Sequence[Notice]) -> list[tuple[str, str, str, str]]:
-    return [(n.regarding.kind, n.reason, n.action, n.note) for n in notices]
+def told(infos: Sequence[EventInfo]) -> list[tuple[str, str, str, str]]:
+    return [(n.regarding.kind, n.reason, n.action, n.note) for n in infos]
 
 
 def as_it_is(response: PolicyResponse) -> PolicyResponse:
@@ -100,26 +100,26 @@ def test_a_refusal_is_told_of_on_the_policy_only(bench: Bench) -> None:
     )
     for _ in range(2):  # the second time by what is remembered of shared responses
         bench.sink.answered(request(), responses, blocked=True)
-        (notice,) = bench.notices()
+        (event,) = bench.events()
         note = "Pod shop/web: [r] fail (blocked); m"
         violation = ("ClusterPolicy", "PolicyViolation", "Resource Blocked", note)
-        assert told([notice]) == [violation]
-        assert notice.regarding.as_json() == {
+        assert told([event]) == [violation]
+        assert event.regarding.as_json() == {
             "apiVersion": "kyverno.io/v1",
             "kind": "ClusterPolicy",
             "name": "p",
             "uid": "9",
         }
-        assert notice.related is not None
-        assert notice.related.as_json() == {
+        assert event.related is not None
+        assert event.related.as_json() == {
             "apiVersion": "v1",
             "kind": "Pod",
             "name": "web",
             "namespace": "shop",
             "uid": "7",
         }
-        assert (notice.controller, notice.topic) == ("kyverno-admission", "r")
-        assert (notice.at_ns, notice.seed) == (AT_NS, "u-1")
+        assert (event.controller, event.topic) == ("kyverno-admission", "r")
+        assert (event.at_ns, event.seed) == (AT_NS, "u-1")
 
 
 def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
@@ -133,7 +133,7 @@ def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
 
     audited = [PolicyResponse(policy("p", "shop"), [rule("fail")], passed=("q",))]
     bench.sink.deliver(request(), (), audited, with_messages)
-    found = bench.notices()
+    found = bench.events()
     assert told(found) == [
         (
             "Policy",
@@ -157,7 +157,7 @@ def test_rules_of_one_policy_are_one_response_whatever_their_action(
     enforced = (PolicyResponse(same, passed=("a",)), PolicyResponse(policy("z", "ns")))
     audited = [PolicyResponse(same, [rule("fail", "b")])]
     bench.sink.deliver(request(), enforced, audited, as_it_is)
-    assert told(bench.notices()) == [
+    assert told(bench.events()) == [
         (
             "ClusterPolicy",
             "PolicyViolation",
@@ -174,7 +174,7 @@ def test_a_policy_of_the_same_name_in_a_namespace_is_another(bench: Bench) -> No
     enforced = (PolicyResponse(policy("p", "shop"), [rule("error")]),)
     audited = [PolicyResponse(policy("p"), [rule("fail")])]
     bench.sink.deliver(request(), enforced, audited, as_it_is)
-    kinds = [notice.regarding.kind for notice in bench.notices()]
+    kinds = [event.regarding.kind for event in bench.events()]
     assert kinds == ["ClusterPolicy", "Pod", "Policy", "Pod"]
 
 
@@ -183,8 +183,8 @@ def test_a_cluster_scoped_object_is_named_alone(bench: Bench) -> None:
     asked = request(kind="Namespace", namespace="n", object=thing)
     responses = (PolicyResponse(policy(), [rule("fail")]),)
     bench.sink.answered(asked, responses, blocked=True)
-    (notice,) = bench.notices()
-    assert notice.note == "Namespace n: [r] fail (blocked); m"
+    (event,) = bench.events()
+    assert event.note == "Namespace n: [r] fail (blocked); m"
 
 
 def test_exceptions_are_told_of_on_themselves_and_on_the_policy(bench: Bench) -> None:
@@ -192,7 +192,7 @@ def test_exceptions_are_told_of_on_themselves_and_on_the_policy(bench: Bench) ->
     for namespace, path in (("", "p/r"), ("shop", "shop/p/r")):
         response = PolicyResponse(policy("p", namespace), [skipped])
         bench.sink.deliver(request(), (response,), (), as_it_is)
-        found = bench.notices()
+        found = bench.events()
         note = f"resource Pod/shop/web was skipped from policy rule {path}"
         kind = "Policy" if namespace else "ClusterPolicy"
         on_policy = (
@@ -226,10 +226,10 @@ def test_successes_are_told_of_where_they_are_wanted(
 ) -> None:
     responses = (PolicyResponse(policy(rule_type=rule_type), passed=("r",)),)
     bench.sink.answered(request(), responses, blocked=False)
-    assert bench.notices() == []
+    assert bench.events() == []
     bench.passes = True
     bench.sink.answered(request(), responses, blocked=False)
-    found = bench.notices()
+    found = bench.events()
     assert told(found) == [("ClusterPolicy", "PolicyApplied", action, note)]
 
 
@@ -248,7 +248,7 @@ def test_what_was_skipped_in_part_was_not_applied(
 ) -> None:
     bench.passes = True
     bench.sink.deliver(request(), [response], [], as_it_is)
-    assert "PolicyApplied" not in [notice.reason for notice in bench.notices()]
+    assert "PolicyApplied" not in [event.reason for event in bench.events()]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_nothing_is_told_of_the_nameless_and_of_events(
     """An event about an Event would make the next one."""
     responses = (PolicyResponse(policy(), [rule("fail")]),)
     bench.sink.answered(request(**changes), responses, blocked=True)
-    assert bench.notices() == []
+    assert bench.events() == []
 
 
 def test_a_deletion_tells_of_the_object_that_was(bench: Bench) -> None:
@@ -275,9 +275,9 @@ def test_a_deletion_tells_of_the_object_that_was(bench: Bench) -> None:
     bench.sink.answered(
         asked, (PolicyResponse(policy(), [rule("fail")]),), blocked=True
     )
-    (notice,) = bench.notices()
-    assert notice.related is not None
-    assert notice.related.name == "web"
+    (event,) = bench.events()
+    assert event.related is not None
+    assert event.related.name == "web"
 
 
 @pytest.mark.parametrize("blocked", [True, False])
@@ -289,10 +289,10 @@ def test_a_secret_is_never_quoted(
     responses = (PolicyResponse(policy(), [rule("fail", message="geheim")]),)
     # The same responses, shared with a review of something else.
     bench.sink.answered(request(), responses, blocked=blocked)
-    assert "m" not in [notice.note for notice in bench.notices()]
+    assert "m" not in [event.note for event in bench.events()]
     asked = request(kind="Secret", object=secret)
     bench.sink.answered(asked, responses, blocked=blocked)
-    notes = [notice.note for notice in bench.notices()]
+    notes = [event.note for event in bench.events()]
     assert notes == (
         ["Secret s: [r] fail (blocked)"]
         if blocked
@@ -304,9 +304,9 @@ def test_a_flood_of_words_is_bounded(bench: Bench) -> None:
     """A thousand rules with long words: the rules are told, the words are not."""
     rules = [rule("fail", f"r{n}", "w" * 5000) for n in range(1000)]
     bench.sink.answered(request(), [PolicyResponse(policy(), rules)], blocked=True)
-    found = bench.notices()
+    found = bench.events()
     assert len(found) == 1000
-    assert {notice.note for notice in found} == {
+    assert {event.note for event in found} == {
         f"Pod shop/web: [r{n}] fail (blocked)" for n in range(1000)
     }
     many = [
@@ -314,7 +314,7 @@ def test_a_flood_of_words_is_bounded(bench: Bench) -> None:
         for n in range(100)
     ]
     bench.sink.answered(request(), many, blocked=True)
-    assert len(bench.notices()) == 100
+    assert len(bench.events()) == 100
     assert bench.journal.dropped == 0
 
 
@@ -323,7 +323,7 @@ def test_a_full_journal_changes_nothing_but_the_count(bench: Bench) -> None:
     for _ in range(1500):
         bench.sink.answered(request(), responses, blocked=True)
     assert bench.journal.dropped == 500
-    assert len(bench.notices()) == 1000
+    assert len(bench.events()) == 1000
 
 
 def test_audited_policies_are_counted_as_before(bench: Bench) -> None:

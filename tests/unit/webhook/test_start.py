@@ -22,7 +22,7 @@ from kyverno_mp.snapshot.configured import SETTINGS, Configured
 from kyverno_mp.snapshot.configured import values_of as settled
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import encode_data
-from kyverno_mp.snapshot.policies import POLICIES, encode_policies
+from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter
 from kyverno_mp.snapshot.publish import Publisher, segment_file
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.route import SHARED
@@ -181,4 +181,4 @@ def _data(
 
 
 def _policies(generation: int, salt: bytes, policies: Sequence[Any] = ()) -> bytearray:
-    return encode_policies(policies, generation=generation, salt=salt)
+    return PoliciesWriter().encode(tuple(policies), generation=generation, salt=salt)

@@ -20,7 +20,7 @@ from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
-from kyverno_mp.snapshot.policies import PolicySegment, encode_policies
+from kyverno_mp.snapshot.policies import PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
@@ -80,7 +80,9 @@ def ask(
     )
     assert not policy_set.problems
     file = folder / "policies.segment"
-    file.write_bytes(encode_policies(policy_set.encoded, generation=1, salt=bytes(16)))
+    file.write_bytes(
+        PoliciesWriter().encode(policy_set.encoded, generation=1, salt=bytes(16))
+    )
     file.chmod(0o600)
     folder.chmod(0o700)
     segment = PolicySegment(Segment.attach(file, "policies"))

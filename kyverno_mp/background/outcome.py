@@ -1,0 +1,65 @@
+"""Say how a task of the background pool ended, or what it waits for.
+
+Room: background. Takes: nothing. Gives: Outcome and its constants. Next:
+background/requests.py, which waits, and counts what is dropped.
+May touch: nothing.
+Source: docs/pools.md 3; docs/background.md (requests).
+"""
+
+from typing import Final, NamedTuple
+
+from kyverno_mp.limits import BACKGROUND_ENDING_S_MAX
+
+ABSENT_S: Final = 30.0
+"""A change that another webhook refused is never stored."""
+
+
+class Outcome(NamedTuple):
+    """How a task ended. ``waits``: it is not stored yet what is to be acted on."""
+
+    applied: bool = False
+    waits: bool = False
+    reason: str = ""
+    """Why it waits."""
+    limit_s: float = ABSENT_S
+    """How long it may wait."""
+    drops_as: str = ""
+    """The outcome that is counted when it waited in vain; "": it is done then."""
+    runs_then: bool = False
+    """What it waits for need not happen: then things are taken as they are."""
+    pause_s: float = 0.0
+    """When it is to be looked at again; 0: soon."""
+
+
+ABSENT: Final = "dropped_absent"
+PRESENT: Final = "dropped_present"
+DONE: Final = Outcome()
+APPLIED: Final = Outcome(applied=True)
+NOT_STORED: Final = Outcome(waits=True, reason="trigger not stored yet", runs_then=True)
+SETTLES: Final = Outcome(waits=True, reason="more triggers may be lost", runs_then=True)
+NO_TRIGGER: Final = Outcome(
+    waits=True, reason="the trigger does not exist", drops_as=ABSENT
+)
+STILL_WANTED: Final = Outcome(
+    waits=True, reason="what was generated is still wanted", drops_as=PRESENT
+)
+NOT_DELETED: Final = Outcome(
+    waits=True, reason="the trigger was not deleted", drops_as=PRESENT
+)
+IS_ENDING: Final = Outcome(
+    waits=True,
+    reason="the object is still being deleted",
+    limit_s=float(BACKGROUND_ENDING_S_MAX),
+    drops_as=PRESENT,
+)
+
+
+def contested(pause_s: float) -> Outcome:
+    """Return that something is left as others made it, for now."""
+    return Outcome(
+        applied=True,
+        waits=True,
+        reason="others change what was generated",
+        limit_s=float("inf"),
+        pause_s=pause_s,
+    )

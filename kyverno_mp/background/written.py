@@ -1,0 +1,114 @@
+"""Remember what was written last, and bring contested objects back less and less often.
+
+Room: background. Takes: generated objects after each write. Gives: Written: is an
+object as it was written; how long to leave a contested one alone. Next:
+background/downstream.py. May touch: the clock of its caller.
+Source: docs/background.md (contested objects); client-go's per-item exponential failure
+rate limiter.
+
+An object is contested when the same content is written into it again and again: someone
+else changes or deletes it each time. New content is always written at once.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.background.content import digest, version_of
+from kyverno_mp.kube.apply import key_of
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.limits import BACKGROUND_WRITTEN_MAX
+from kyverno_mp.queues.work_queue import Backoff
+from kyverno_mp.values.jsonvalue import Json
+
+REVERTS_AT_ONCE: Final = 5
+"""How often an object is brought back without a pause: an edit by hand is undone at
+once, and again."""
+PAUSES: Final = Backoff(least_s=1.0, most_s=300.0)
+_QUIET_S: Final = 600.0
+"""After twice the longest pause without a revert, the contest is over."""
+
+
+class _Entry(msgspec.Struct):
+    """One object."""
+
+    uid: str
+    version: str
+    content: bytes
+    """Stands for what was written: the API server adds defaults, so that the two cannot
+    be compared."""
+    reverts: int = 0
+    at_s: float = 0.0
+
+
+class Written:
+    """The last writes; bounded, and threads may share it."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    def is_as_written(self, live: Json, raw: Json) -> bool:
+        """Return whether nobody changed an object since this content was written."""
+        uid = str(live["metadata"].get("uid") or "")
+        with self._lock:
+            known = self._entries.get(_place(raw))
+            return known is not None and (known.uid, known.version, known.content) == (
+                uid,
+                version_of(live),
+                digest(raw),
+            )
+
+    def note(self, made: Json, raw: Json, before: str = "") -> int:
+        """Remember a write; return how often in a row the same content was written.
+
+        ``before``: the version that the object had; "" = it did not exist.
+        """
+        uid = str((made.get("metadata") or {}).get("uid") or "")
+        place, entry = _place(raw), _Entry(uid, version_of(made), digest(raw))
+        entry.at_s = self._clock_s()
+        with self._lock:
+            known = self._entries.get(place)
+            if known is not None and known.content == entry.content:
+                entry.reverts, at_s = known.reverts, known.at_s
+                if entry.at_s - at_s >= _QUIET_S:
+                    entry.reverts = 0
+                if entry.version == before:
+                    # K8S: a write that changes nothing keeps the version.
+                    entry.at_s = at_s
+                else:
+                    entry.reverts += 1
+            self._entries[place] = entry
+            self._entries.move_to_end(place)
+            while len(self._entries) > BACKGROUND_WRITTEN_MAX:
+                self._entries.popitem(last=False)
+        return entry.reverts
+
+    def forget(self, resource: Resource, key: Key) -> None:
+        """Forget an object that we deleted: making it again reverts nobody."""
+        with self._lock:
+            self._entries.pop(_named(resource.group, resource.kind, key), None)
+
+    def pause_s(self, raw: Json) -> float:
+        """Return for how long this content must not be written again; 0: it may."""
+        with self._lock:
+            known = self._entries.get(_place(raw))
+            if known is None or known.reverts < REVERTS_AT_ONCE:
+                return 0.0
+            if known.content != digest(raw):
+                return 0.0
+            pause_s = PAUSES.pause_s(known.reverts - REVERTS_AT_ONCE + 1)
+            return max(0.0, known.at_s + pause_s - self._clock_s())
+
+
+def _place(raw: Json) -> str:
+    group = str(raw.get("apiVersion") or "").rpartition("/")[0]
+    return _named(group, str(raw.get("kind") or ""), key_of(raw))
+
+
+def _named(group: str, kind: str, key: Key) -> str:
+    return "/".join((group, kind, *key))

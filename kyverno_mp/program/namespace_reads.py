@@ -1,0 +1,41 @@
+"""Tell which rules depend on the request's namespace as it is in the cluster.
+
+Room: program. Takes: records of a policy and of a rule. Gives: reads_namespace; plans
+say it of their candidates. Next: webhook/review/service asks the API server only then.
+May touch: nothing outside its arguments.
+Source: the readers of Request.namespace_labels and Request.namespace_known; a test
+<<<<<<< HEAD
+lists their modules.
+=======
+lists them.
+>>>>>>> main
+
+A new namespace is not published yet when its first objects are reviewed. Rules that
+read neither its labels nor whether it exists have the same result without it.
+"""
+
+from kyverno_mp.ir.rules import ActionIR, PolicyIR, RuleIR
+from kyverno_mp.program.matching.match import reads_namespace_labels
+
+
+def reads_namespace(policy: PolicyIR, rule: RuleIR) -> bool:
+    """Return whether labels or existence of the namespace may change the result.
+
+    Without the namespace, CEL fails and no PolicyException matches.
+    """
+    return (
+        bool(rule.exceptions)
+        or reads_namespace_labels(rule.match, rule.exclude)
+        or _selects(rule.action)
+        or _selects(policy.action)
+        or _reads_in_body(rule)
+    )
+
+
+def _selects(action: ActionIR) -> bool:
+    return any(each.selector is not None for each in action.overrides)
+
+
+def _reads_in_body(rule: RuleIR) -> bool:
+    body = rule.validate
+    return body is not None and (body.cel is not None or body.assertion is not None)

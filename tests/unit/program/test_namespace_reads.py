@@ -1,0 +1,197 @@
+"""Which policies need the request's namespace as it is in the cluster.
+
+Red means: reviews in a new namespace get a wrong verdict, or each costs a call.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.triggers import Triggered
+from tests.fuzz.bench import Bench, pod
+
+_PROGRAM = Path(__file__).resolve().parents[3] / "kyverno_mp" / "program"
+_PODS: dict[str, Any] = {"kinds": ["Pod"]}
+_OF_TEAM = {"matchLabels": {"team": "a"}}
+_FAILS = {"pattern": {"metadata": {"labels": {"app": "?*"}}}}
+_PERMITS = {"failureAction": "Audit", **_FAILS}
+_ENFORCES = [{"action": "Enforce", "namespaceSelector": _OF_TEAM}]
+_GENERATES = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "name": "made",
+    "namespace": "{{request.namespace}}",
+    "data": {"data": {"a": "b"}},
+}
+_EXCEPTION = {
+    "apiVersion": "kyverno.io/v2",
+    "kind": "PolicyException",
+    "metadata": {"name": "e", "namespace": "ops"},
+    "spec": {
+        "match": {"any": [{"resources": _PODS}]},
+        "exceptions": [{"policyName": "p", "ruleNames": ["r"]}],
+    },
+}
+
+
+def _policy(
+    rule: dict[str, Any],
+    match: dict[str, Any] | None = None,
+    exclude: dict[str, Any] | None = None,
+    **spec: Any,
+) -> str:
+    full = {"name": "r", "match": {"any": [{"resources": {**_PODS, **(match or {})}}]}}
+    if exclude is not None:
+        full["exclude"] = {"any": [{"resources": {**_PODS, **exclude}}]}
+    document = {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {"validationFailureAction": "Enforce", **spec, "rules": [full | rule]},
+    }
+    return yaml.safe_dump(document)
+
+
+_SELECTS = {"namespaceSelector": _OF_TEAM}
+_LABELLED = {"patchStrategicMerge": {"metadata": {"labels": {"tier": "web"}}}}
+READ = {
+    "match": _policy({"validate": _FAILS}, match=_SELECTS),
+    "exclude": _policy({"validate": _FAILS}, exclude=_SELECTS),
+    "mutation": _policy({"mutate": _LABELLED}, match=_SELECTS),
+    "generation": _policy({"generate": _GENERATES}, match=_SELECTS),
+    "action of the rule": _policy(
+        {"validate": {**_PERMITS, "failureActionOverrides": _ENFORCES}}
+    ),
+    "action of the policy": _policy(
+        {"validate": _FAILS},
+        validationFailureAction="Audit",
+        validationFailureActionOverrides=_ENFORCES,
+    ),
+    "exception": "---\n".join(
+        (_policy({"validate": _FAILS}), yaml.safe_dump(_EXCEPTION))
+    ),
+    "CEL": _policy({"validate": {"cel": {"expressions": [{"expression": "true"}]}}}),
+    "assertion": _policy({"validate": {"assert": {"namespaceLabels": {"team": "a"}}}}),
+}
+NOT_READ = {
+    "pattern": _policy({"validate": _FAILS}),
+    "name of the namespace": _policy(
+        {"validate": {**_PERMITS}},
+        validationFailureAction="Audit",
+        validationFailureActionOverrides=[
+            {"action": "Enforce", "namespaces": ["default"]}
+        ],
+    ),
+    "variable": _policy(
+        {
+            "validate": {
+                "deny": {
+                    "conditions": {
+                        "any": [
+                            {
+                                "key": "{{request.namespace}}",
+                                "operator": "Equals",
+                                "value": "default",
+                            }
+                        ]
+                    }
+                }
+            }
+        }
+    ),
+    "selector of objects": _policy({"validate": _FAILS}, match={"selector": _OF_TEAM}),
+    "pod security": _policy(
+        {"validate": {"podSecurity": {"level": "restricted", "version": "latest"}}}
+    ),
+    "mutation": _policy({"mutate": _LABELLED}),
+    "generation": _policy({"generate": _GENERATES}),
+}
+
+
+class Namespaces:
+    """All namespaces with these labels; None: nobody knows any."""
+
+    def __init__(self, labels: dict[str, str] | None) -> None:
+        self._labels = labels
+
+    def labels(self, _namespace: str) -> dict[str, str] | None:
+        return self._labels
+
+
+class Recorder:
+    """Keeps what is triggered."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def triggered(self, request: Request, found: Sequence[Triggered]) -> None:
+        del request
+        self.got.append(list(found))
+
+    def changed(self, *_: object) -> None:
+        raise AssertionError
+
+
+def _answers(text: str, labels: dict[str, str] | None) -> list[Any]:
+    """Return what both webhooks answer and record, with these labels."""
+    recorder = Recorder()
+    bench = Bench(
+        text,
+        namespaces=Namespaces(labels),
+        triggers=recorder,
+        background_user="pool",
+    )
+    found = [bench.ask(pod(), path) for path in (b"/validate/fail", b"/mutate/fail")]
+    return [*found, recorder.got]
+
+
+def _reads(text: str) -> bool:
+    """Return what the plans of both webhooks say."""
+    plans = []
+    bench = Bench(text, background_user="pool")
+    for handler in bench.handlers.values():
+        request = Request(kind="Pod", version="v1", object=pod(), namespace="default")
+        plans.append(handler.plan(request, frozenset({"Fail"}), ""))
+    return any(plan is not None and plan.reads_namespace for plan in plans)
+
+
+@pytest.mark.parametrize("text", READ.values(), ids=READ)
+def test_what_reads_it(text: str) -> None:
+    """Each of these answers differently without the namespace, or with other labels."""
+    assert _reads(text)
+    known = [_answers(text, {"team": "a"}), _answers(text, {"team": "b"})]
+    assert any(_answers(text, None) != one for one in known)
+
+
+@pytest.mark.parametrize("text", NOT_READ.values(), ids=NOT_READ)
+def test_what_does_not_read_it(text: str) -> None:
+    assert not _reads(text)
+    unknown = _answers(text, None)
+    assert unknown == _answers(text, {"team": "a"}) == _answers(text, {})
+
+
+def test_no_other_module_reads_it() -> None:
+    """A new reader belongs into program/namespace_reads.py, and into this list."""
+    reader = re.compile(r"request\.namespace_(labels|known)")
+    found = {
+        str(path.relative_to(_PROGRAM))
+        for path in _PROGRAM.rglob("*.py")
+        if reader.search(path.read_text())
+    }
+    assert found == {
+        # kubectl's kinds, which the command line evaluates: no webhook has them.
+        "admission_policy/match.py",
+        "bodies/assertion.py",
+        "bodies/cel.py",
+        "engine.py",  # explains for the command line
+        "context/cel_scope.py",  # for bodies/cel.py
+        "matching/filter.py",
+        "mutation.py",
+        "plan.py",
+        "rule_gate.py",  # exceptions
+    }

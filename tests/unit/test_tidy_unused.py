@@ -1,0 +1,160 @@
+"""No function or class of the product exists for the tests alone.
+
+Red here means: something is called by no module of kyverno_mp any more. Remove it and
+let its tests use what the product uses, or add it to KEPT with the reason.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "kyverno_mp"
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+KEPT = {
+    "cleanup.ttl.timers.Timers.work_due": "a controller's door for turned clocks",
+    "compiler.autogen.expand_for_kind": "upstream's view of one kind: fuzz compares it",
+    "expr.cel.catalogue.kyverno_library": "of kinds that a later version evaluates",
+    "kube.connection.TimedSocket.makefile": "http.client calls it",
+    "kube.pool.Pool.idle_count": "what a pool keeps is seen from outside only here",
+    "pool.coordinator.Coordinator.is_working": "the state that tests wait for",
+    "pool.evaluators.Evaluators": "the reports pool's processes; that pool is to come",
+    "pool.evaluators.Evaluators.connected_count": "as above",
+    "queues.reconcile.Controllers.work_due": "runs controllers with a turned clock",
+    "queues.work_queue.WorkQueue.known_count": "the number that the bound applies to",
+    "settings.upstream.variable_table": "generates docs/settings.md",
+    "webhook.rest._Liveness.on_get": "Falcon calls it",
+    "webhook.rest._PolicyReview.on_post": "Falcon calls it",
+    "webhook.rest._Readiness.on_get": "Falcon calls it",
+    "webhook.rest._Review.on_post": "Falcon calls it",
+}
+"""What only tests or a library call, with the reason why it stays."""
+
+NAMES_ONLY = frozenset(
+    {
+        *("abstractmethod", "asynccontextmanager", "cache", "classmethod"),
+        *("contextmanager", "dataclass", "lru_cache", "overload", "property"),
+        *("runtime_checkable", "setter", "staticmethod", "total_ordering"),
+    }
+)
+"""Decorators that register nothing: what has another one is called by its registry."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """One parsed module."""
+
+    name: str
+    tree: ast.Module
+
+    def definitions(self) -> Iterator[tuple[str, Definition]]:
+        """Yield functions, classes and methods that nothing else is known to call."""
+        for node in self.tree.body:
+            if isinstance(node, Definition) and not _is_registered(node):
+                yield f"{self.name}.{node.name}", node
+            if isinstance(node, ast.ClassDef) and self._is_own(node):
+                for inner in node.body:
+                    if isinstance(inner, Definition) and not _is_registered(inner):
+                        yield f"{self.name}.{node.name}.{inner.name}", inner
+
+    def _is_own(self, node: ast.ClassDef) -> bool:
+        """Return whether the class inherits from nothing that calls its methods."""
+        bases = [ast.unparse(base).partition("[")[0] for base in node.bases]
+        return all(base in {"Generic", "NamedTuple", "Protocol"} for base in bases)
+
+    @cached_property
+    def names(self) -> Counter[str]:
+        """How often each name occurs; attributes with a dot before the name."""
+        return _names(self.tree)
+
+
+def _names(tree: ast.AST) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found[node.id] += 1
+        elif isinstance(node, ast.Attribute):
+            found[f".{node.attr}"] += 1
+    return found
+
+
+def _is_registered(node: Definition) -> bool:
+    called = [
+        decorator.func if isinstance(decorator, ast.Call) else decorator
+        for decorator in node.decorator_list
+    ]
+    names = {ast.unparse(each).rpartition(".")[2] for each in called}
+    return not names <= NAMES_ONLY
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def unused(modules: list[Module]) -> list[str]:
+    """Return what no module refers to outside of its own definition."""
+    imported = {
+        (node.module, alias.name)
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    attributes: Counter[str] = Counter()
+    for module in modules:
+        attributes += module.names
+    found = []
+    for module in modules:
+        for path, node in module.definitions():
+            within, name = _names(node), node.name
+            is_outer = path == f"{module.name}.{name}"
+            is_used = (
+                _is_special(name)
+                or attributes[f".{name}"] > within[f".{name}"]
+                or (is_outer and module.names[name] > within[name])
+                or (is_outer and (f"kyverno_mp.{module.name}", name) in imported)
+            )
+            if not is_used:
+                found.append(path)
+    return sorted(found)
+
+
+def product() -> list[Module]:
+    """Return the modules of the package."""
+    return [
+        Module(
+            ".".join(path.relative_to(PACKAGE).with_suffix("").parts),
+            ast.parse(path.read_text()),
+        )
+        for path in sorted(PACKAGE.rglob("*.py"))
+    ]
+
+
+def test_only_listed_functions_are_called_by_nothing_in_the_product() -> None:
+    found = set(unused(product()))
+    assert found - set(KEPT) == set(), "remove them, or add them with a reason"
+    assert set(KEPT) - found == set(), "they are used, or gone: remove the entries"
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("def f(): return f()", ["a.f"]),
+        ("def f(): ...\nf()", []),
+        ("@cache\ndef f(): ...", ["a.f"]),
+        ("@group.command('x')\ndef f(): ...", []),
+        ("class C:\n  def m(self): self.m()\nC()", ["a.C.m"]),
+        ("class C:\n  def m(self): ...\nC().m()", []),
+        ("class C(Thread):\n  def run(self): ...\nC()", []),
+        ("class C:\n  def __len__(self): ...\nC()", []),
+    ],
+)
+def test_what_counts_as_a_use(source: str, wanted: list[str]) -> None:
+    """A call of itself is no use; a registry or a base class is one."""
+    assert unused([Module("a", ast.parse(source))]) == wanted
