@@ -331,6 +331,7 @@ def test_the_admission_role_writes_what_it_uses(
         "policies/status": {"update"},
         "globalcontextentries/status": {"update"},
         "updaterequests": {"create", "update"},
+        "ephemeralreports": {"create", "update"},
         "events": {"create", "patch"},
         "subjectaccessreviews": {"create"},
         "secrets": {"create", "update", "delete"},
