@@ -9,6 +9,7 @@ An object is evaluated as if somebody unknown created it. The rules are linked o
 generation and kind, and nothing else is kept.
 """
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +17,12 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.errors import DeadlinePassed, DependencyError, SnapshotUnusable
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    SnapshotUnusable,
+)
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import (
@@ -188,6 +194,9 @@ class Judge:
         Raises: DependencyError, except that the time is over.
         """
         try:
+            # The budget of the last policy is no concern of this one.
+            with contextlib.suppress(BudgetExceeded):
+                context.runtime.check_clock()
             return self._engine.explain(policy, context).results
         except DeadlinePassed as error:
             failure: Exception = error

@@ -88,6 +88,8 @@ class Scan:
         self.plan = Plan()
         self.resources: dict[ResourceId, Scanned] = {}
         self.problem = ""
+        self.left_out = 0
+        """Kinds that are not scanned, because there are too many."""
         self._swept: Plan | None = None
         self._labels_at = 0
         self._labels: Mapping[str, bytes] | None = None
@@ -140,6 +142,7 @@ class Scan:
             self._drop(key)
         for key, resource in wanted.items():
             self._take_up(key, resource, plan.of(resource))
+        self.left_out = len(wanted) - len(self.resources)
 
     def _types(self) -> tuple[str, ...]:
         settings = self._dependencies.settings

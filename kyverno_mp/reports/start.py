@@ -25,7 +25,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Call
-from kyverno_mp.limits import REPORTS_AGAIN_MAX
+from kyverno_mp.limits import REPORTS_AGAIN_MAX, REPORTS_WATCHES_MAX
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.feed import Feed, Item
@@ -172,6 +172,11 @@ class Reports:
         found = [*_failing(self.stored.informers), *_failing(watches)]
         if self._merges:
             found += _failing([self.merging.results.informer])
+        if self.scan.left_out:
+            found.append(
+                f"{self.scan.left_out} kinds above the limit of {REPORTS_WATCHES_MAX}"
+                " are not scanned"
+            )
         return [*found, self.scan.problem] if self.scan.problem else found
 
     def hold_gauges(self) -> None:

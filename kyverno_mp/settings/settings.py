@@ -663,6 +663,11 @@ class Settings:
         return self.webhook_workers != 0
 
     @property
+    def needs_policies(self) -> bool:
+        """Whether a role of this pod evaluates the policies that its leader publishes."""
+        return self.runs_webhook or self.reports_workers > 0
+
+    @property
     def has_background_pool(self) -> bool:
         """Whether a pod of this installation carries out what reviews trigger."""
         return self.background_workers > 0 or self.background_elsewhere

@@ -83,7 +83,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
-    policies = ClusterPolicies(client, watched=settings.runs_webhook)
+    policies = ClusterPolicies(client, watched=settings.needs_policies)
     context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
