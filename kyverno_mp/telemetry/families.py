@@ -325,6 +325,7 @@ REPORTS_SCAN: Final = Family(
     "gauge",
     ("resource",),
     "How long the last scan of all objects of a resource took, in seconds.",
+)
 BACKGROUND_CONTESTED: Final = Family(
     "kyverno_mp_background_contested_total",
     "counter",

@@ -171,7 +171,7 @@ class ClusterLeader:
         )
         self._results = (
             ResultWriter(
-                JournalReader(RESULTS.folder(place.runtime_dir)),
+                JournalReader(RESULTS.folder(replica.runtime_dir)),
                 EphemeralPair(client, settings.namespace, terms.identity),
             )
             if reporting_of(settings) is not None

@@ -22,7 +22,7 @@ from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.judge import Judge
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.policies import POLICIES, PolicySegment, encode_policies
+from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi, wait_for
@@ -58,7 +58,10 @@ class World:
             assert not document.problems
             assert isinstance(document.document, ClusterPolicy | Policy)
             encoded.append(encode_policy(compile_policy(document.document, known)))
-        content = encode_policies(encoded, generation=self.generation, salt=bytes(16))
+        writer = PoliciesWriter()
+        content = writer.encode(
+            tuple(encoded), generation=self.generation, salt=bytes(16)
+        )
         self.segment = PolicySegment(Segment.from_bytes(content, POLICIES))
 
     def label(self, namespace: str, **labels: str) -> None:
