@@ -99,8 +99,9 @@ class ReviewResults:
         self._count = count
         self._now_ns = now_ns
         self._mergers = ThreadPoolExecutor(RESULT_MERGERS, "merge-results")
-        self._seen: dict[Key, tuple[str, int]] = {}
-        """The version of each report that was handled last, and when."""
+        self._seen: dict[Key, tuple[set[str], int]] = {}
+        """The version of each report that was handled last, and what was left of it;
+        and when."""
 
     def start(self) -> None:
         """Start to watch."""
@@ -142,8 +143,7 @@ class ReviewResults:
                 is_done = False
         now_ns = self._now_ns()
         for key, one in held.items():
-            self._remove(key, one, left)
-            self._seen[key] = one.version, now_ns
+            self._seen[key] = {one.version, self._remove(key, one, left)}, now_ns
         return is_done
 
     def _due(self) -> dict[Key, _Held]:
@@ -155,7 +155,7 @@ class ReviewResults:
             key: one
             for key, one in found.items()
             if key not in self._seen
-            or self._seen[key][0] != one.version
+            or one.version not in self._seen[key][0]
             or not self._seen[key][1] > before_ns
         }
 
@@ -196,30 +196,32 @@ class ReviewResults:
         age_ns = self._now_ns() - max(one.at_ns for one in found)
         return age_ns < RESULTS_UNCLAIMED_S_MAX * 10**9
 
-    def _remove(self, key: Key, held: _Held, left: set[ResultKey]) -> None:
-        """Delete a report, or reduce it to what is left."""
+    def _remove(self, key: Key, held: _Held, left: set[ResultKey]) -> str:
+        """Delete a report, or reduce it to what is left; return its new version."""
         kept = Results(held.results.turn)
         for result_key, found in held.results.by_key.items():
             if result_key in left:
                 kept.put(result_key, found)
         if len(kept) == len(held.results):
-            return
+            return held.version
         namespace, name = key
         try:
             if not len(kept):
                 self._objects.delete(
                     EPHEMERAL_REPORTS, key, held.uid, resource_version=held.version
                 )
-                return
+                return held.version
             document = document_of(kept, name, namespace)
             document["metadata"]["resourceVersion"] = held.version
-            self._objects.replace(EPHEMERAL_REPORTS, document)
+            stored = self._objects.replace(EPHEMERAL_REPORTS, document)
+            return str(stored["metadata"]["resourceVersion"])
         except (KubeConflict, KubeNotFound):
             # It has new results, which the informer brings.
-            return
+            pass
         except DependencyError as error:
             # It is merged again, which changes nothing.
             _log.warning("merged results cannot be removed: %s", error)
+        return held.version
 
 
 def _held(raw: msgspec.Raw) -> _Held | None:

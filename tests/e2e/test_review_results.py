@@ -129,8 +129,8 @@ def _is_ready(policy: Json) -> bool:
 
 
 @pytest.fixture
-def space(api: Api, request: pytest.FixtureRequest) -> Iterator[Space]:
-    name = request.node.name.replace("_", "-").partition("[")[0][:40].rstrip("-")
+def space(api: Api) -> Iterator[Space]:
+    name = f"results-{time.monotonic_ns()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     one = Space(api, name)
     yield one
