@@ -117,13 +117,13 @@ def test_the_reports_pods_scan_with_what_they_are_granted(
     installed: Installation,
 ) -> None:
     """Their own leader publishes the policies."""
-    installed.enforce("reported", "team", "ConfigMap")
+    installed.enforce("reported", "team", "Service")
 
     def is_reported() -> bool:
         found = installed.run("get", "policyreports", "-A", "-o", "json")
         return '"policy": "reported"' in found.stdout
 
-    until(is_reported, "ConfigMaps have reports")
+    until(is_reported, "Services have reports")
     forbidden = [line for line in installed.logs().splitlines() if "forbidden" in line]
     assert forbidden == []
 
