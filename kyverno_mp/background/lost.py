@@ -1,12 +1,13 @@
-"""Find the triggers of a policy of which admission could not record some.
+"""Find triggers that admission could not record.
 
-Room: background. Takes: an UpdateRequest that names a policy and a time. Gives: Lost,
-its Tasks. Next: background/requests.py. May touch: the API server through the parts of
-this room.
+Room: background. Takes: an UpdateRequest that names a policy and a time. Gives:
+LostTriggers, their Tasks. Next: background/requests.py. May touch: the API server
+through the parts of this room.
 Source: docs/pools.md 3 (a full journal); docs/background.md.
 
-Triggers that were written since then are processed as if each had its request. What the
-policy generated for triggers that are gone, or match no longer, is deleted.
+Triggers that were written since then are processed as if each had its own
+UpdateRequest. What the policy generated for triggers that are gone, or match no longer,
+is deleted.
 """
 
 import logging
@@ -29,15 +30,16 @@ from kyverno_mp.background.update_request import (
 )
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.program.generate.labels import Origin
+from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
-_CLOCKS_NS: Final = 60 * 10**9
-"""By which the clocks of replicas and of the API server may differ."""
+_CLOCK_SKEW_NS: Final = 60 * 10**9
+"""The largest tolerated difference of the clocks of replicas and the API server."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostTriggers:
     """Finds lost triggers; threads may share it."""
 
     policies: StoredPolicies
@@ -47,7 +49,7 @@ class Lost:
     def tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
         """Yield what has to be done. Raises: DependencyError."""
         for ready in self._policies(one.spec.policy):
-            yield from self._of_policy(ready, one, since_ns - _CLOCKS_NS)
+            yield from self._of_policy(ready, one, since_ns - _CLOCK_SKEW_NS)
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
         """Yield the policy, or all."""
@@ -58,7 +60,7 @@ class Lost:
             try:
                 yield self.policies.ready(stored)
             except PolicyInvalid as error:
-                _log.warning(error.message)
+                _log.warning(error.message, extra=fields(policy=known))
 
     def _of_policy(
         self, ready: ReadyPolicy, one: StoredRequest, since_ns: int
@@ -75,9 +77,10 @@ class Lost:
                 yield Task(
                     *(GENERATE, name, rule.name, trigger), request=one, is_whole=True
                 )
-        for each in ready.mutates.values():
-            for trigger in self.existing.triggers(ready.ir, each, is_newer).values():
-                yield Task(MUTATE, name, each.name, trigger, request=one)
+        for mutation in ready.mutates.values():
+            found = self.existing.triggers(ready.ir, mutation, is_newer)
+            for trigger in found.values():
+                yield Task(MUTATE, name, mutation.name, trigger, request=one)
 
     def _of_downstream(self, origin: Origin, rule: GenerateRule) -> dict[str, Trigger]:
         if not rule.synchronizes:
@@ -90,7 +93,7 @@ class Lost:
 def _written_ns(raw: Json) -> int:
     """Return when an object was last written, as far as it says.
 
-    An object without times counts as written now.
+    An object without times counts as newer than anything.
     """
     metadata = raw.get("metadata") or {}
     times = [metadata.get("creationTimestamp")]

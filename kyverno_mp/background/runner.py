@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from kyverno_mp.background.changes import Changes
 from kyverno_mp.background.generate import Generator
-from kyverno_mp.background.lost import Lost
+from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
 from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
@@ -48,7 +48,7 @@ class Runner:
     generator: Generator
     mutator: Mutator
     changes: Changes
-    lost: Lost
+    lost: LostTriggers
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False

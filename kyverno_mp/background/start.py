@@ -27,7 +27,7 @@ from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate import Generator
 from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.lost import Lost
+from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
 from kyverno_mp.background.policies import policy_key, policy_name
 from kyverno_mp.background.policy_events import PolicyEvents
@@ -111,7 +111,7 @@ class Background:
                 self.generator,
                 mutator,
                 Changes(triggers, downstream),
-                Lost(self.policies, existing, downstream),
+                LostTriggers(self.policies, existing, downstream),
             ),
             downstream.guard,
             self._add_trigger,

@@ -27,12 +27,8 @@ from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.progress import progress
-from kyverno_mp.cli.sources.policies import (
-    Compiled,
-    PolicySet,
-    compile_all,
-    load_policies,
-)
+from kyverno_mp.cli.sources.compiled import Compiled, compile_all
+from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import load_resources
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.ir.rules import CompiledPolicy

@@ -7,10 +7,9 @@ Source: docs/cleanup.md (preview).
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import click
@@ -26,14 +25,14 @@ from kyverno_mp.cleanup.policy import (
     stored_policy,
 )
 from kyverno_mp.cleanup.scan import Scan, ScanInputs, scan
-from kyverno_mp.cli.cluster.access import Cluster, open_cluster
+from kyverno_mp.cli.cluster.access import Cluster
 from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
+from kyverno_mp.cli.cluster.preview import PreviewCommand, print_columns
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.resource import Resource, core
-from kyverno_mp.policy.load import load
 from kyverno_mp.program.matching.filters import (
     ResourceFilters,
     parse_resource_filters,
@@ -45,7 +44,6 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 
 _HEADERS: Final = ("POLICY", "KIND", "NAMESPACE", "NAME")
-_KINDS: Final = {one.kind: one for one in (CLUSTER_POLICIES, POLICIES)}
 _CONFIGURATION: Final = "kyverno"
 
 
@@ -63,6 +61,7 @@ class _Dependencies:
 class _Preview:
     policy: CompiledPolicy
     found: Scan
+    now_s: int
 
     @property
     def is_halted(self) -> bool:
@@ -70,7 +69,7 @@ class _Preview:
         budget, found = self.policy.options.budget, self.found
         return budget is not None and not budget.allows(found.selected, found.matched)
 
-    def as_json(self, now_s: int) -> Json:
+    def as_json(self) -> Json:
         """Return the record of ``--output json``."""
         policy, found = self.policy, self.found
         next_s = policy.due_s(policy.stored)
@@ -78,7 +77,7 @@ class _Preview:
             "policy": policy.stored.shown,
             "kind": policy.stored.kind,
             "schedule": policy.ir.schedule,
-            "nextRun": None if next_s is None else _time_text(max(now_s, next_s)),
+            "nextRun": None if next_s is None else _time_text(max(self.now_s, next_s)),
             "dryRun": policy.options.is_dry_run,
             "budget": str(policy.options.budget) if policy.options.budget else None,
             "halted": self.is_halted,
@@ -96,9 +95,9 @@ class _Preview:
             "problems": [one.text for one in found.failures],
         }
 
-    def summary(self, now_s: int) -> str:
+    def summary(self) -> str:
         """Return the line below the table."""
-        facts = self.as_json(now_s)
+        facts = self.as_json()
         text = (
             f"{facts['policy']}: {len(facts['objects'])} of {facts['matched']} matching"
             f" objects would be deleted; next run: {facts['nextRun'] or 'never'}"
@@ -124,10 +123,9 @@ def preview(
         monotonic_s=time.monotonic,
         check_continue=lambda: None,
     )
-    return [
-        _Preview(one, scan(one.ir, Evaluator(one.linked, needs), inputs))
-        for one in compiled
-    ]
+    found = [scan(one.ir, Evaluator(one.linked, needs), inputs) for one in compiled]
+    now_s = int(time.time())
+    return [_Preview(*pair, now_s) for pair in zip(compiled, found, strict=True)]
 
 
 def _dependencies(
@@ -149,37 +147,7 @@ def _filters(cluster: Cluster, namespace: str) -> str:
     return str(((found or {}).get("data") or {}).get("resourceFilters") or "")
 
 
-def _policies(cluster: Cluster, names: Sequence[str]) -> Iterator[StoredPolicy]:
-    """Read the policies of files, and those that the cluster has stored."""
-    for name in names:
-        if name == "-" or Path(name).exists():
-            yield from _of_file(name)
-        else:
-            yield _of_cluster(cluster, name)
-
-
-def _of_file(path: str) -> Iterator[StoredPolicy]:
-    with click.open_file(path, "rb") as file:
-        documents = load(file.read(), file=path)
-    for document in documents:
-        raw = document.raw
-        resource = _KINDS.get(raw.get("kind", "")) if isinstance(raw, dict) else None
-        if resource is not None:
-            yield _stored(resource, raw, path)
-
-
-def _of_cluster(cluster: Cluster, name: str) -> StoredPolicy:
-    namespace, _, own = name.rpartition("/")
-    resource = POLICIES if namespace else CLUSTER_POLICIES
-    raw = Objects(cluster.client).find(resource, (namespace, own))
-    if raw is None:
-        raise CommandFailed(
-            f"{resource.kind} {name}: no such file, and not in the cluster"
-        )
-    return _stored(resource, raw, name)
-
-
-def _stored(resource: Resource, raw: Json, place: str) -> StoredPolicy:
+def _stored(resource: Resource, raw: Json, location: str) -> StoredPolicy:
     """Read a policy; without a creation time it counts as created now."""
     metadata = dict(raw.get("metadata") or {})
     metadata.setdefault("creationTimestamp", _time_text(int(time.time())))
@@ -190,9 +158,9 @@ def _stored(resource: Resource, raw: Json, place: str) -> StoredPolicy:
             resource, msgspec.json.encode({**raw, "metadata": metadata})
         )
     except msgspec.DecodeError as error:
-        raise CommandFailed(f"{place}: {error}") from error
+        raise CommandFailed(f"{location}: {error}") from error
     if found is None:
-        raise CommandFailed(f"{place}: the policy is being deleted")
+        raise CommandFailed(f"{location}: the policy is being deleted")
     return found
 
 
@@ -200,48 +168,25 @@ def _time_text(at_s: int) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _print_table(previews: Sequence[_Preview], now_s: int) -> None:
+def _print_table(previews: Sequence[_Preview]) -> None:
     rows = [
         (one.policy.stored.shown, each.resource.kind, *each.key)
         for one in previews
         for each in one.found.candidates
     ]
-    if rows:
-        lines = [_HEADERS, *rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            cells = zip(line, widths, strict=True)
-            click.echo("   ".join(cell.ljust(width) for cell, width in cells).rstrip())
+    print_columns(_HEADERS, rows)
     for one in previews:
-        click.echo(one.summary(now_s))
+        click.echo(one.summary())
 
 
-def called(
-    policies: tuple[str, ...],
-    *,
-    is_cluster: bool,
-    output: str,
-    kubeconfig: str,
-    context: str,
-    kyverno_namespace: str,
-) -> int:
-    """Show; exit with 1 if something could not be decided."""
-    if not is_cluster:
-        raise CommandFailed("give --cluster: only a cluster has objects to delete")
-    with open_cluster(kubeconfig, context) as cluster:
-        chosen = list(_policies(cluster, policies))
-        if not chosen:
-            raise CommandFailed("no clean-up policy in " + ", ".join(policies))
-        previews = preview(cluster, chosen, kyverno_namespace)
-    now_s = int(time.time())
-    if output == "json":
-        records = [one.as_json(now_s) for one in previews]
-        body = msgspec.json.encode({"policies": records})
-        click.echo(msgspec.json.format(body).decode())
-    else:
-        _print_table(previews, now_s)
-    problems = [one.text for each in previews for one in each.found.failures]
-    if output == "table":
-        for text in problems:
-            click.echo(f"not decided: {text}", err=True)
-    return 1 if problems else 0
+COMMAND: Final = PreviewCommand(
+    cluster_wide=CLUSTER_POLICIES,
+    namespaced=POLICIES,
+    policy="clean-up policy",
+    object="objects to delete",
+    read=_stored,
+    preview=preview,
+    record=_Preview.as_json,
+    show=_print_table,
+    problems=lambda one: [each.text for each in one.found.failures],
+)

@@ -21,15 +21,9 @@ from kyverno_mp.cli.lint.foreign import (
     is_template,
 )
 from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
+from kyverno_mp.cli.sources.compiled import Compiled, compile_admission, compile_all
 from kyverno_mp.cli.sources.folders import files_below, say_empty
-from kyverno_mp.cli.sources.policies import (
-    Compiled,
-    PolicySet,
-    compile_admission,
-    compile_all,
-    load_exceptions,
-    load_policies,
-)
+from kyverno_mp.cli.sources.policies import PolicySet, load_exceptions, load_policies
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ResourceRuleIR

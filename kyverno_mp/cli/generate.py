@@ -10,7 +10,6 @@ Source: docs/background.md (preview).
 import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -33,21 +32,21 @@ from kyverno_mp.background.policies import (
 from kyverno_mp.background.preview import UPDATE, Planned, Preview, Previewer
 from kyverno_mp.background.register import Register
 from kyverno_mp.background.triggers import Triggers
-from kyverno_mp.cli.cluster.access import Cluster, open_cluster
+from kyverno_mp.cli.cluster.access import Cluster
 from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
+from kyverno_mp.cli.cluster.preview import PreviewCommand, print_columns
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.load import load
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 
 _HEADERS: Final = ("ACTION", "POLICY", "RULE", "KIND", "NAMESPACE", "NAME", "TRIGGER")
-_KINDS: Final = {one.kind: one for one in (CLUSTER_POLICIES, POLICIES)}
+_ACTIONS: Final = ("create", "update", "delete")
 _SECRET: Final = ("data", "stringData")
 
 
@@ -113,43 +112,7 @@ def _dependencies(cluster: Cluster) -> BackgroundDependencies:
     )
 
 
-def _policies(cluster: Cluster, names: Sequence[str]) -> Iterator[ReadyPolicy]:
-    """Read the policies of files, and those that the cluster has stored."""
-    for name in names:
-        if name == "-" or Path(name).exists():
-            yield from _of_file(name)
-        else:
-            yield _of_cluster(cluster, name)
-
-
-def _of_file(path: str) -> Iterator[ReadyPolicy]:
-    with click.open_file(path, "rb") as file:
-        documents = load(file.read(), file=path)
-    for document in documents:
-        raw = document.raw
-        resource = _KINDS.get(raw.get("kind", "")) if isinstance(raw, dict) else None
-        if resource is None:
-            continue
-        found = _ready(resource, raw, path)
-        if found is not None:
-            yield found
-
-
-def _of_cluster(cluster: Cluster, name: str) -> ReadyPolicy:
-    namespace, _, own = name.rpartition("/")
-    resource = POLICIES if namespace else CLUSTER_POLICIES
-    raw = Objects(cluster.client).find(resource, (namespace, own))
-    if raw is None:
-        raise CommandFailed(
-            f"{resource.kind} {name}: no such file, and not in the cluster"
-        )
-    found = _ready(resource, raw, name)
-    if found is None:
-        raise CommandFailed(f"{name}: the policy has no generate rule")
-    return found
-
-
-def _ready(resource: Resource, raw: Json, place: str) -> ReadyPolicy | None:
+def _ready(resource: Resource, raw: Json, location: str) -> ReadyPolicy | None:
     """Compile a policy; None without generate rules. Raises: PolicyInvalid."""
     metadata = dict(raw.get("metadata") or {})
     if resource.namespaced:
@@ -158,7 +121,7 @@ def _ready(resource: Resource, raw: Json, place: str) -> ReadyPolicy | None:
     try:
         stored = stored_policy(resource, msgspec.json.encode(document))
     except msgspec.DecodeError as error:
-        raise CommandFailed(f"{place}: {error}") from error
+        raise CommandFailed(f"{location}: {error}") from error
     ready = None if stored is None else ready_policy(stored)
     return ready if ready is not None and ready.generates else None
 
@@ -232,12 +195,7 @@ def _print_table(previews: Sequence[Preview]) -> None:
         for one in previews
         for each in one.planned
     ]
-    if rows:
-        lines = [_HEADERS, *rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            cells = zip(line, widths, strict=True)
-            click.echo("   ".join(cell.ljust(width) for cell, width in cells).rstrip())
+    print_columns(_HEADERS, rows)
     for one in previews:
         for each in one.planned:
             if each.action == UPDATE:
@@ -255,9 +213,6 @@ def _summary(one: Preview) -> str:
     )
 
 
-_ACTIONS: Final = ("create", "update", "delete")
-
-
 def _when(one: Preview) -> str:
     """Tell apart what happens when the policy is stored, and what later."""
     later = sorted(
@@ -268,30 +223,14 @@ def _when(one: Preview) -> str:
     return f"; created when each trigger changes, by {', '.join(later)}"
 
 
-def called(
-    policies: tuple[str, ...],
-    *,
-    is_cluster: bool,
-    output: str,
-    kubeconfig: str,
-    context: str,
-    kyverno_namespace: str,
-) -> int:
-    """Show; exit with 1 if something could not be decided."""
-    if not is_cluster:
-        raise CommandFailed("give --cluster: only a cluster has triggers")
-    with open_cluster(kubeconfig, context) as cluster:
-        chosen = list(_policies(cluster, policies))
-        if not chosen:
-            raise CommandFailed("no generate policy in " + ", ".join(policies))
-        previews = preview(cluster, chosen, kyverno_namespace)
-    if output == "json":
-        body = msgspec.json.encode({"policies": [_as_json(one) for one in previews]})
-        click.echo(msgspec.json.format(body).decode())
-    else:
-        _print_table(previews)
-    problems = [text for each in previews for text in each.problems]
-    if output == "table":
-        for text in problems:
-            click.echo(f"not decided: {text}", err=True)
-    return 1 if problems else 0
+COMMAND: Final = PreviewCommand(
+    cluster_wide=CLUSTER_POLICIES,
+    namespaced=POLICIES,
+    policy="generate policy",
+    object="triggers",
+    read=_ready,
+    preview=preview,
+    record=_as_json,
+    show=_print_table,
+    problems=lambda one: one.problems,
+)

@@ -15,7 +15,8 @@ import yaml
 
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.policies import compile_all, sources
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.errors import InputError
 from kyverno_mp.limits import REGISTRY_LAYERS_MAX
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy

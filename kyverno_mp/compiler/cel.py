@@ -5,7 +5,7 @@ CelIR and NamedExpressionIRs. For an expression that does not compile the record
 the error, and the rule reports it at run time (upstream compiles on each request).
 Next: compiler/body.py, compiler/build.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.4, 1.9; k8s
-apiserver/pkg/admission/plugin/cel/compile.go.
+apiserver/pkg/admission/plugin/cel/compile.go (program instantiation, too).
 """
 
 from collections.abc import Iterable
@@ -15,6 +15,7 @@ from kyverno_mp.compiler.match import build_selector
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.environment import Environment
+from kyverno_mp.expr.cel.fold import constant_failure
 from kyverno_mp.expr.cel.functions.authorization import AUTHORIZER, RECORDS
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.program import compile_expression
@@ -216,6 +217,11 @@ def compile_text(
         return Expression(text, error=f"compilation failed: {error.message}"), types.DYN
     if wanted is not None and found != wanted:
         problem = f"must evaluate to {wanted} but got {found}"
+        return Expression(text, error=problem), types.DYN
+    assert expression.node is not None
+    failure = constant_failure(expression.node)
+    if failure:
+        problem = f"program instantiation failed: {failure}"
         return Expression(text, error=problem), types.DYN
     return expression, found
 

@@ -24,8 +24,8 @@ from kyverno_mp.telemetry.log import fields
 _log = logging.getLogger(__name__)
 _ERROR_PAUSE_S: Final = 10.0
 TOO_LARGE: Final = (
-    f"the data has more than {GLOBAL_CONTEXT_ENTRY_BYTES_MAX} bytes; a namespace, a"
-    " narrower urlPath or another entry would make it less"
+    f"the data has more than {GLOBAL_CONTEXT_ENTRY_BYTES_MAX} bytes: name a"
+    " namespace or a narrower urlPath, or split the entry"
 )
 
 
@@ -57,10 +57,10 @@ class EntrySource(Protocol):
         """Start."""
 
     def stop(self) -> None:
-        """Stop; may wait for a thread, but never for a peer."""
+        """Stop; may wait for a thread, but never for the network."""
 
     def retry_now(self) -> None:
-        """Retry failures now, because the API server serves other kinds than before."""
+        """Retry failures now, because the served kinds have changed."""
 
 
 Report = Callable[[EntryState, EntryState], None]
@@ -79,7 +79,7 @@ class SourceThread:
         self._report = report
         self._stopping = threading.Event()
         self._thread = threading.Thread(
-            target=self._guarded, name=f"gctx-{self._name}"[:15], daemon=True
+            target=self._run_until_stopped, name=f"gctx-{self._name}"[:15], daemon=True
         )
 
     def start(self) -> None:
@@ -96,19 +96,21 @@ class SourceThread:
     def _run(self) -> None:
         raise NotImplementedError
 
-    def _guarded(self) -> None:
+    def _run_until_stopped(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._run()
             except Exception as error:  # noqa: BLE001 - or stale data would stay
-                _log.exception("global context entry", extra=fields(entry=self._name))
+                _log.exception(
+                    "global context entry failed", extra=fields(entry=self._name)
+                )
                 self._fail(f"internal error: {type(error).__name__}")
                 self._stopping.wait(_ERROR_PAUSE_S)
 
     def _set_state(self, state: EntryState) -> None:
         if state.message and state.message != self.state.message:
             _log.warning(
-                "global context entry",
+                "global context entry not ready",
                 extra=fields(entry=self._name, problem=state.message),
             )
         before, self.state = self.state, state

@@ -1,7 +1,8 @@
 """Watch the sources, compile changes, publish them, and report the result.
 
-Room: leader. Takes: folders with policies and cluster data. Gives: snapshot
-segments and status.json. Next: webhook workers attach; the health process reads.
+Room: leader. Takes: sources of policies and cluster data, folders or informers. Gives:
+snapshot segments and status.json. Next: webhook workers attach; the health process
+reads.
 May touch: the clock, signals, the folders, the runtime folder.
 Source: docs/architecture.md 2, 3.
 """

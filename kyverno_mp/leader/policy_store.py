@@ -1,6 +1,6 @@
 """Maintain the compiled policies: which are in force, which were refused and why.
 
-Room: leader. Takes: Changes of the policies folder, which leader/stored_document.py
+Room: leader. Takes: Changes of a source of policies, which leader/stored_document.py
 splits into documents. Gives: PolicySet. Next: leader/loop.py publishes it.
 May touch: nothing outside its arguments.
 
@@ -72,7 +72,7 @@ class _Entry:
     status: PolicyStatus
     encoded: EncodedPolicy | None = None
     packed: bytes = b""
-    named_by: bytes = b""
+    exceptions_digest: bytes = b""
     """Digest of the PolicyExceptions used in its compilation."""
 
 
@@ -82,11 +82,11 @@ def _never() -> bool:
 
 
 def _nothing() -> None:
-    """Check nothing."""
+    """Do nothing."""
 
 
 class PolicyStore:
-    """The state between two polls of the folder."""
+    """The state between two polls of the source."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class PolicyStore:
         """Start empty.
 
         ``allows_exceptions`` returns whether a namespace may have PolicyExceptions.
-        ``force_ignore``: every policy has failurePolicy Ignore, as its webhook has.
+        ``force_ignore``: every policy has failurePolicy Ignore, as its webhook.
         ``has_background``: a background pool carries out what reviews trigger.
         ``on_progress``: called periodically during compilation. ``cache``: results of
         an earlier policy store.
@@ -117,14 +117,14 @@ class PolicyStore:
         self._entries: dict[Key, _Entry] = {}
         self._exceptions: dict[Key, PolicyException] = {}
         self._exceptions_read: dict[bytes, PolicyException] = {}
-        self._named_by: dict[str, bytes] = {}
+        self._exceptions_digest: dict[str, bytes] = {}
 
     def update(
-        self, changes: Changes, is_late: Callable[[], bool] = _never
+        self, changes: Changes, out_of_time: Callable[[], bool] = _never
     ) -> PolicySet:
         """Apply changes and return the new policy set.
 
-        After ``is_late`` returns True, the rest waits for the next update; small
+        After ``out_of_time`` returns True, the rest waits for the next update; small
         policies are compiled first, and cluster policies before namespaced ones. Cost:
         proportional to the changes, plus one pass over all documents' names.
         """
@@ -136,7 +136,7 @@ class PolicyStore:
         problems = list(self._file_problems.values())
         policies, exceptions = self._sort(problems)
         self._take_exceptions(exceptions, problems)
-        changes_made, waiting = self._compile_due(policies, is_late)
+        changes_made, waiting = self._compile_due(policies, out_of_time)
         ordered = sorted(self._entries.items())
         return PolicySet(
             encoded=tuple(e.encoded for _, e in ordered if e.encoded is not None),
@@ -155,7 +155,7 @@ class PolicyStore:
         self._file_problems.pop(name, None)
         if not data.strip() and self._files.get(name):
             self._file_problems[name] = (
-                f"{name}: is empty now; its policies stay in force until it is deleted"
+                f"{name} is now empty; its policies stay in force until it is deleted"
             )
             return
         try:
@@ -180,7 +180,9 @@ class PolicyStore:
                 found = exceptions if key[0] == "PolicyException" else policies
                 if key in found:
                     shown = "/".join(filter(None, key))
-                    problems.append(f"{place}: replaces {shown} of {found[key].place}")
+                    problems.append(
+                        f"{place}: overrides {shown} from {found[key].place}"
+                    )
                 found[key] = document
         return policies, exceptions
 
@@ -193,8 +195,8 @@ class PolicyStore:
         for key, document in documents.items():
             if not self._allows_exceptions(key[1]):
                 problems.append(
-                    f"{document.place}: PolicyException {key[1]}/{key[2]} does not"
-                    " count (KYVERNO_MP_POLICY_EXCEPTIONS,"
+                    f"{document.place}: PolicyException {key[1]}/{key[2]} is"
+                    " ignored (KYVERNO_MP_POLICY_EXCEPTIONS,"
                     " KYVERNO_MP_EXCEPTION_NAMESPACE)"
                 )
                 continue
@@ -215,19 +217,21 @@ class PolicyStore:
             kept[key] = exception
         if kept != self._exceptions:
             self._exceptions = kept
-            self._named_by = _digests_by_policy([kept[key] for key in sorted(kept)])
+            self._exceptions_digest = _digests_by_policy(
+                [kept[key] for key in sorted(kept)]
+            )
 
     def _compile_due(
-        self, documents: Mapping[Key, StoredDocument], is_late: Callable[[], bool]
+        self, documents: Mapping[Key, StoredDocument], out_of_time: Callable[[], bool]
     ) -> tuple[list[tuple[str, PolicyStatus]], int]:
         gone = [key for key in self._entries if key not in documents]
         changes = [("deleted", self._entries.pop(key).status) for key in gone]
-        self._move(documents)
+        self._update_locations(documents)
         due = [one for one in documents.values() if not self._is_known(one)]
         # By the size of the document, and cluster policies before namespaced ones.
         due.sort(key=lambda one: (one.key[1] != "", len(one.packed), one.key))
         for count, document in enumerate(due):
-            if count and is_late():
+            if count and out_of_time():
                 return changes, len(due) - count
             known = self._entries.get(document.key)
             entry = self._build(document)
@@ -237,7 +241,7 @@ class PolicyStore:
             self._on_progress()
         return changes, 0
 
-    def _move(self, documents: Mapping[Key, StoredDocument]) -> None:
+    def _update_locations(self, documents: Mapping[Key, StoredDocument]) -> None:
         """Update the file and line of documents that moved without a change."""
         for key, entry in self._entries.items():
             document = documents[key]
@@ -251,7 +255,8 @@ class PolicyStore:
         return (
             known is not None
             and known.digest == document.digest
-            and known.named_by == self._named_by.get(policy_key(document.key), b"")
+            and known.exceptions_digest
+            == self._exceptions_digest.get(policy_key(document.key), b"")
         )
 
     def _build(self, document: StoredDocument) -> _Entry:
@@ -259,9 +264,9 @@ class PolicyStore:
 
         Any error, in the policy or in our code, affects only this policy.
         """
-        named_by = self._named_by.get(policy_key(document.key), b"")
+        exceptions_digest = self._exceptions_digest.get(policy_key(document.key), b"")
         flags = b"%d%d" % (self._force_ignore, self._has_background)
-        identity = digest_of(b"".join((document.digest, named_by, flags)))
+        identity = digest_of(b"".join((document.digest, exceptions_digest, flags)))
         outcome = self._cache.take(identity, document.generation)
         if outcome is None:
             self.compiled_count += 1
@@ -284,13 +289,13 @@ class PolicyStore:
                 outcome.status, file=document.file_and_line()
             )
             entry = _Entry(document.digest, status, outcome.encoded, document.packed)
-        return replace(entry, named_by=named_by)
+        return replace(entry, exceptions_digest=exceptions_digest)
 
     def _compile(self, document: StoredDocument) -> CompileOutcome:
         """Compile one policy with the exceptions in force. Raises: InputError."""
         exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
         raw = document.raw()
-        refuse_unbounded(raw, document.key)
+        refuse_unstorable(raw, document.key)
         return compile_document(
             document,
             raw,
@@ -346,14 +351,14 @@ def _digests_by_policy(exceptions: Sequence[PolicyException]) -> dict[str, bytes
     return {name: digest_of(b"\0".join(found)) for name, found in texts.items()}
 
 
-def refuse_unbounded(raw: Json, key: Key) -> None:
+def refuse_unstorable(raw: Json, key: Key) -> None:
     """Refuse what an API server would never store, before it costs anything."""
     _, namespace, name = key
     for text in filter(None, (namespace, name)):
         if not (len(text) <= _NAME_LENGTH_MAX and _NAME.fullmatch(text)):
             raise PolicyInvalid(
                 "leader.name",
-                f"metadata: {clip(text)!r} is no lowercase RFC 1123 subdomain",
+                f"metadata: {clip(text)!r} is not a lowercase RFC 1123 subdomain",
                 Where(path="metadata.name"),
             )
     spec = raw.get("spec") if isinstance(raw, dict) else None

@@ -32,7 +32,7 @@ _CHECK_NS: Final = 5_000_000_000
 class Watchdog:
     """Kills a process that is silent at two checks in a row.
 
-    Two, because the processes of a pod that was stopped need time to wake up.
+    Two, because after the whole pod was suspended its processes need time to beat.
     ``names``: the processes with heartbeats that no other process monitors.
     """
 
@@ -53,11 +53,12 @@ class Watchdog:
         silent = self._silent(now_ns)
         for pid in silent.keys() & self._suspects:
             _log.error(
-                "the %s sends no heartbeat, killing it",
+                "no heartbeat from the %s, killing it",
                 silent[pid],
-                extra=fields(child=pid),
+                extra=fields(pid=pid, silence_s=self.silence_s_max),
             )
             self.kill(pid, signal.SIGKILL)
+        # Those that were killed start again as others.
         self._suspects = frozenset(silent.keys() - self._suspects)
 
     def _silent(self, now_ns: int) -> dict[int, str]:
@@ -68,9 +69,9 @@ class Watchdog:
             for one in (supervisor.processes if supervisor else ())
             if one.name in self.names
         }
-        late_ns = now_ns - self.silence_s_max * 1e9
+        cutoff_ns = now_ns - self.silence_s_max * 1e9
         return {
             page.pid: watched[page.pid]
             for page in views(self.runtime_dir / PAGES)
-            if page.pid in watched and 0 < page.fact("heartbeat_ns") < late_ns
+            if page.pid in watched and 0 < page.fact("heartbeat_ns") < cutoff_ns
         }

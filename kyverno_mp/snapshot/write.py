@@ -1,4 +1,4 @@
-"""Put a complete file into place so that no reader ever sees a part of it.
+"""Write a file atomically: readers see all of it or the one before.
 
 Room: snapshot. Takes: a directory, a file name, content. Gives: a durable file, 0600.
 Next: snapshot/publish. May touch: the directory it is given.

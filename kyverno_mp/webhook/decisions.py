@@ -22,14 +22,14 @@ _LOG = logging.getLogger(__name__)
 OFF: Final = "off"
 ALL: Final = "all"
 _UNDECODED: Final = "admission."
-"""How the codes of reviews start that were refused before they could be read."""
+"""Prefix of the codes of reviews that were refused before they were decoded."""
 _NAME_CHARS_MAX: Final = 512
 _POLICIES_MAX: Final = 20
 
 
-def with_decisions(records: Records, which: str) -> Records:
-    """Return ``records``, with a log line for each decision unless ``which`` is off."""
-    return records if which == OFF else DecisionLog(records, logs_all=which == ALL)
+def with_decisions(records: Records, mode: str) -> Records:
+    """Return ``records``, with a log line for each decision unless ``mode`` is off."""
+    return records if mode == OFF else DecisionLog(records, logs_all=mode == ALL)
 
 
 class _Response(msgspec.Struct):
@@ -40,7 +40,7 @@ class _Answer(msgspec.Struct):
     response: _Response
 
 
-def on_policy_review(which: str) -> Callable[[Request, str, bytes, float], None] | None:
+def on_policy_review(mode: str) -> Callable[[Request, str, bytes, float], None] | None:
     """Return a function that logs the decision about a policy; None when it is off.
 
     It takes the request, the path, the answer and the seconds that it took.
@@ -48,10 +48,10 @@ def on_policy_review(which: str) -> Callable[[Request, str, bytes, float], None]
 
     def log(request: Request, path: str, answer: bytes, seconds: float) -> None:
         allowed = _DECODER.decode(answer).response.allowed
-        if which == ALL or not allowed:
+        if mode == ALL or not allowed:
             _write(_about(request, path.strip("/"), seconds), allowed=allowed)
 
-    return None if which == OFF else log
+    return None if mode == OFF else log
 
 
 class DecisionLog:
@@ -83,7 +83,7 @@ class DecisionLog:
         """Count one error; log it if it is the refusal of an unreadable review."""
         self._records.error(code)
         if code.startswith(_UNDECODED):
-            _LOG.info("review refused", extra={"fields": {"code": code}})
+            _LOG.info("unreadable review refused", extra={"fields": {"code": code}})
 
     def _log(
         self,
@@ -94,10 +94,10 @@ class DecisionLog:
         allowed: bool,
         seconds: float,
     ) -> None:
-        found = _about(request, webhook, seconds)
-        found["policies"] = _names(one for one in responses if _has_run(one))
-        found["failed"] = _names(one for one in responses if _has_failed(one))
-        _write(found, allowed=allowed)
+        line = _about(request, webhook, seconds)
+        line["policies"] = _names(one for one in responses if _has_run(one))
+        line["failed"] = _names(one for one in responses if _has_failed(one))
+        _write(line, allowed=allowed)
 
 
 _DECODER: Final = msgspec.json.Decoder(_Answer)
@@ -116,9 +116,9 @@ def _about(request: Request, webhook: str, seconds: float) -> dict[str, object]:
     }
 
 
-def _write(found: dict[str, object], *, allowed: bool) -> None:
+def _write(line: dict[str, object], *, allowed: bool) -> None:
     text = "review allowed" if allowed else "review denied"
-    _LOG.info(text, extra={"fields": found})
+    _LOG.info(text, extra={"fields": line})
 
 
 def _object_of(request: Request) -> str:

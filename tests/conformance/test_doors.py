@@ -12,7 +12,8 @@ import pytest
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.sources.policies import compile_all, load_exceptions, load_policies
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.policies import load_exceptions, load_policies
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.cli.testing.files import read_tests

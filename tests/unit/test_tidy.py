@@ -77,3 +77,11 @@ def test_nothing_evaluates_text() -> None:
         for node in ast.walk(ast.parse(module.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec", "compile"), module
+
+
+@pytest.mark.parametrize("module", _names())
+def test_a_long_module_says_why_in_its_card(module: Path) -> None:
+    """Otherwise modules grow by and by until nobody reads them whole."""
+    text = module.read_text()
+    card = ast.get_docstring(ast.parse(text)) or ""
+    assert len(text.splitlines()) <= 400 or "Over 400 lines:" in card

@@ -37,20 +37,14 @@ from kyverno_mp.cli.apply.wire import Wire
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.sources.compiled import Compiled, compile_admission, compile_all
 from kyverno_mp.cli.sources.git import GitAccess
 from kyverno_mp.cli.sources.payloads import (
     load_check_request,
     load_context,
     load_payload,
 )
-from kyverno_mp.cli.sources.policies import (
-    Compiled,
-    PolicySet,
-    compile_admission,
-    compile_all,
-    load_exceptions,
-    load_policies,
-)
+from kyverno_mp.cli.sources.policies import PolicySet, load_exceptions, load_policies
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set

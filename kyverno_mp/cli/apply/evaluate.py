@@ -249,8 +249,6 @@ class Evaluator:
     ) -> Response:
         dotted = self._values.for_resource(policy.name, name)
         request = self._request(resource, dotted)
-        if request.operation == "DELETE":
-            return Response(policy, resource, [], patched=resource)
         request.rule_variables = self._rule_variables(policy, rules)
         from kyverno_mp.program.mutation import begin, mutate_policy
 

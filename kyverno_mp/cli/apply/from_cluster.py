@@ -25,7 +25,8 @@ from kyverno_mp.cli.cluster.resources import (
     resources_of,
 )
 from kyverno_mp.cli.cluster.spool import Spool
-from kyverno_mp.cli.sources.policies import PolicySet, compile_admission, compile_all
+from kyverno_mp.cli.sources.compiled import compile_admission, compile_all
+from kyverno_mp.cli.sources.policies import PolicySet
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.resource import Resource

@@ -148,7 +148,7 @@ def _rows(responses: Sequence[Response], *, audit_warn: bool) -> list[Row]:
                     response.policy.written_key,
                     # KYVERNO: the column is for rules of Kyverno's own policies.
                     rule.rule if response.policy.kind in _RULED else "",
-                    resource_path(response.resource),
+                    resource_path(response.resource).removeprefix("/"),
                     result_word(response, rule, audit_warn=audit_warn),
                     message=rule.message,
                 )

@@ -21,7 +21,8 @@ from kyverno_mp.cli.cluster.resources import (
 )
 from kyverno_mp.cli.cluster.spool import Spool
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.policies import Compiled, PolicySet, stored_policies
+from kyverno_mp.cli.sources.compiled import Compiled
+from kyverno_mp.cli.sources.policies import PolicySet, stored_policies
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.program.ports import ClusterData

@@ -17,7 +17,7 @@ import msgspec
 
 from kyverno_mp.cli.cluster.spool import Part, Spool
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.policies import Compiled
+from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.match import KindIR

@@ -14,9 +14,9 @@ from kyverno_mp.cli.commands.declare import Command, Example
 
 def _run(**flags: Any) -> int:
     # Imported late: help pages need no client.
-    from kyverno_mp.cli.cleanup import called
+    from kyverno_mp.cli.cleanup import COMMAND
 
-    return called(**flags)
+    return COMMAND.run(**flags)
 
 
 command = Command(

@@ -39,7 +39,7 @@ from kyverno_mp.compiler.expression_faults import (
     expression_faults,
 )
 from kyverno_mp.errors import InputError, PolicyInvalid
-from kyverno_mp.leader.policy_store import refuse_unbounded
+from kyverno_mp.leader.policy_store import refuse_unstorable
 from kyverno_mp.leader.servable import NO_BACKGROUND, UNSUPPORTED
 from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.admission_policy import (
@@ -254,7 +254,7 @@ class _Linter:
         """Yield problems for which the service refuses a document that decodes."""
         key = (policy.kind, policy.metadata.namespace, policy.metadata.name)
         try:
-            refuse_unbounded(self.document.raw, key)
+            refuse_unstorable(self.document.raw, key)
         except PolicyInvalid as error:
             place = error.where.path
             yield self.finding(error.code, sarif.ERROR, error.message, place)

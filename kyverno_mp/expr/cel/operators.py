@@ -49,6 +49,9 @@ def equal(meter: Meter, left: Value, right: Value, depth: int = 0) -> bool:
             meter.charge_text(len(left))
         return bool(left == right)
     if kind in _NUMBERS:
+        if kind is float or other is float:
+            # cel-go compares a whole number with a double as doubles.
+            return other in _NUMBERS and float(left) == float(right)
         return other in _NUMBERS and bool(left == right)
     if kind is not other:
         return False
@@ -161,6 +164,8 @@ def compare(left: Value, right: Value, sign: str = "") -> int:
     if kind in _NUMBERS and other in _NUMBERS:
         if left != left or right != right:  # noqa: PLR0124 - NaN
             raise CelFailed("NaN values cannot be ordered")
+        if kind is not other and (kind is float or other is float):
+            left, right = float(left), float(right)
     elif kind is not other or kind not in _ORDERED:
         if sign and kind not in _ORDERED and kind not in _NUMBERS:
             raise no_order(sign)

@@ -21,6 +21,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.values.json_additions import Additions, add_all, link_additions
 from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
+from kyverno_mp.values.json_pointer import tokens_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.spending import Spender
 
@@ -48,6 +49,9 @@ class JsonPatch:
         Raises: ExpressionFailed.
         """
         read = self._read(text, spend)
+        if not resource:
+            # KYVERNO: the object of a deletion is null; every patch of it fails.
+            raise ExpressionFailed("mutate.patch", _text_of_null(read.operations))
         if read.additions is not None:
             added = add_all(resource, (read.additions,), spend)
             if added is not None:
@@ -63,6 +67,8 @@ class JsonPatch:
         None when they must be applied one by one. The object's kind does not change.
         """
         additions = []
+        if not resource:
+            return None
         try:
             for text in texts:
                 found = self._read(text, spend).additions
@@ -85,6 +91,43 @@ class JsonPatch:
                     self._known.clear()
                 self._known[text] = read
         return read
+
+
+_NO_OBJECT = "invalid value, expected object"
+_SHALLOW = {
+    "copy": f"error in copy for from: '{{from}}': {_NO_OBJECT}",
+    "move": f"error in move for path: '{{key}}': {_NO_OBJECT}",
+    "replace": "replace operation does not apply: doc is missing key: {path}"
+    ": missing value",
+}
+_DEEP = {
+    "add": 'add operation does not apply: doc is missing path: "{path}": missing value',
+    "copy": 'copy operation does not apply: doc is missing from path: "{from}"'
+    ": missing value",
+    "move": "move operation does not apply: doc is missing from path: {from}"
+    ": missing value",
+    "replace": "replace operation does not apply: doc is missing path: {path}"
+    ": missing value",
+    "test": "test operation does not apply: is missing path: {path}: missing value",
+}
+
+
+def _text_of_null(operations: Sequence[Operation]) -> str:
+    """Return the text of the error that a patch of null ends in."""
+    for operation in operations:
+        op, path = operation["op"], str(operation["path"])
+        pointer = str(operation["from"]) if op in ("copy", "move") else path
+        tokens = tokens_of(pointer) or [""]
+        facts = {"from": pointer, "path": path, "key": tokens[-1]}
+        if len(tokens) == 1:
+            other = f"error in {op} for path: '{{path}}': {_NO_OBJECT}"
+            return _SHALLOW.get(op, other).format_map(facts)
+        if op in _DEEP:
+            return _DEEP[op].format_map(facts)
+        # What has no parent is removed already.
+    return (
+        "json: error calling MarshalJSON for type *jsonpatch.partialDoc: " + _NO_OBJECT
+    )
 
 
 def _decoded(text: str, spend: Spender) -> Json:

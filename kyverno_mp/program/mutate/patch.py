@@ -242,7 +242,8 @@ def _merged(
         merged = strategic.apply(resource, values, spend)
     except InputError as error:
         return _not_patched(error)
-    if merged is resource:
+    # KYVERNO: the object of a deletion is null, which any merge turns into {}.
+    if merged is resource and resource:
         return Patched(result.SKIP, NOTHING, resource)
     return _changed(merged)
 

@@ -226,7 +226,9 @@ def test_a_document_that_is_no_policy_is_told() -> None:
 def test_of_two_policies_with_one_name_the_later_counts() -> None:
     policy_set = Shelf().write(x=policy("a"), y=policy("a"))
     assert names(policy_set) == ["a"]
-    assert policy_set.problems == ("y, line 1: replaces ClusterPolicy/a of x, line 1",)
+    assert policy_set.problems == (
+        "y, line 1: overrides ClusterPolicy/a from x, line 1",
+    )
 
 
 def test_exceptions_change_the_policies_they_name() -> None:
@@ -244,7 +246,7 @@ def test_exceptions_of_other_namespaces_do_not_count() -> None:
     bare = shelf.write(x=policy("a"))
     policy_set = shelf.write(y=exception("e", "a"))
     assert policy_set.encoded == bare.encoded
-    assert "PolicyException ex/e does not count" in policy_set.problems[0]
+    assert "PolicyException ex/e is ignored" in policy_set.problems[0]
 
 
 def test_only_what_changed_is_compiled() -> None:

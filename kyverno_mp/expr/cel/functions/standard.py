@@ -64,7 +64,10 @@ def _text_to_uint(_meter: Meter, text: str) -> Uint:
 def _text_to_double(meter: Meter, text: str) -> float:
     meter.charge(len(text))
     if _FLOAT.fullmatch(text):
-        return float(text)
+        found = float(text)
+        # Go refuses a number that is out of range; infinity has to be written out.
+        if abs(found) != float("inf") or "inf" in text.lower():
+            return found
     raise _conversion_error("string", "double")
 
 

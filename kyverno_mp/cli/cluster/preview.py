@@ -1,0 +1,127 @@
+"""Show what stored policies would do now: the frame of ``cleanup`` and ``generate``.
+
+Room: cli. Takes: policy files or names of stored policies, a cluster, what one command
+does with them. Gives: a table or JSON on standard output, the exit code.
+Next: cleanup.py, generate.py. May touch: the API server through kube/, reading; files
+named by the user.
+Source: docs/cleanup.md (preview), docs/background.md (preview).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import click
+import msgspec
+
+from kyverno_mp.cli.cluster.access import Cluster, open_cluster
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.policy.load import load
+from kyverno_mp.values.jsonvalue import Json
+
+P = TypeVar("P")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviewCommand(Generic[P, V]):
+    """One command: how it reads a policy, previews policies, and shows the previews."""
+
+    cluster_wide: Resource
+    namespaced: Resource
+    policy: str
+    """What it reads, e.g. ``clean-up policy``."""
+    object: str
+    """What only a cluster has, e.g. ``objects to delete``."""
+    read: Callable[[Resource, Json, str], P | None]
+    """Return the policy of a document with this location, None without such rules.
+
+    Raises: CommandFailed, PolicyInvalid.
+    """
+    preview: Callable[[Cluster, Sequence[P], str], Sequence[V]]
+    """Preview the policies, with the namespace of Kyverno.
+
+    Raises: DependencyError, InputError.
+    """
+    record: Callable[[V], Json]
+    """Return the record of ``--output json``."""
+    show: Callable[[Sequence[V]], None]
+    """Print the table."""
+    problems: Callable[[V], Sequence[str]]
+    """Return what could not be decided."""
+
+    def run(
+        self,
+        policies: tuple[str, ...],
+        *,
+        is_cluster: bool,
+        output: str,
+        kubeconfig: str,
+        context: str,
+        kyverno_namespace: str,
+    ) -> int:
+        """Show; exit with 1 if something could not be decided."""
+        if not is_cluster:
+            raise CommandFailed(f"give --cluster: only a cluster has {self.object}")
+        with open_cluster(kubeconfig, context) as cluster:
+            chosen = list(self._policies(cluster, policies))
+            if not chosen:
+                raise CommandFailed(f"no {self.policy} in {', '.join(policies)}")
+            previews = self.preview(cluster, chosen, kyverno_namespace)
+        if output == "json":
+            records = [self.record(one) for one in previews]
+            body = msgspec.json.encode({"policies": records})
+            click.echo(msgspec.json.format(body).decode())
+        else:
+            self.show(previews)
+        problems = [text for one in previews for text in self.problems(one)]
+        if output == "table":
+            for text in problems:
+                click.echo(f"not decided: {text}", err=True)
+        return 1 if problems else 0
+
+    def _policies(self, cluster: Cluster, names: Sequence[str]) -> Iterator[P]:
+        """Read the policies of files, and those that the cluster has stored."""
+        for name in names:
+            if name == "-" or Path(name).exists():
+                yield from self._of_file(name)
+            else:
+                yield self._of_cluster(cluster, name)
+
+    def _of_file(self, path: str) -> Iterator[P]:
+        kinds = {one.kind: one for one in (self.cluster_wide, self.namespaced)}
+        with click.open_file(path, "rb") as file:
+            documents = load(file.read(), file=path)
+        for document in documents:
+            raw = document.raw
+            resource = kinds.get(raw.get("kind", "")) if isinstance(raw, dict) else None
+            found = None if resource is None else self.read(resource, raw, path)
+            if found is not None:
+                yield found
+
+    def _of_cluster(self, cluster: Cluster, name: str) -> P:
+        namespace, _, own = name.rpartition("/")
+        resource = self.namespaced if namespace else self.cluster_wide
+        raw = Objects(cluster.client).find(resource, (namespace, own))
+        if raw is None:
+            raise CommandFailed(
+                f"{resource.kind} {name}: no such file, and not in the cluster"
+            )
+        found = self.read(resource, raw, name)
+        if found is None:
+            raise CommandFailed(f"{name}: not a {self.policy}")
+        return found
+
+
+def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print aligned columns below their headers; nothing without rows."""
+    if not rows:
+        return
+    lines = [headers, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(line, widths, strict=True)
+        click.echo("   ".join(cell.ljust(width) for cell, width in cells).rstrip())

@@ -1,0 +1,245 @@
+"""Run one test: load what its file names, evaluate the policies, compare.
+
+Room: cli. Takes: a TestFile. Gives: its TestRun. Next: testing/compare, testing/checks.
+May touch: the files that the test names, the clock.
+Source: docs/behaviour/cli 14, 15.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from kyverno_mp.cli.apply.admission_policies import VALIDATING, AdmissionInput
+from kyverno_mp.cli.apply.clocks import clock
+from kyverno_mp.cli.apply.evaluate import Evaluator, Response
+from kyverno_mp.cli.cluster.data import load_cluster_data
+from kyverno_mp.cli.errors import CommandFailed, NotEvaluated
+from kyverno_mp.cli.sources.compiled import compile_admission, compile_all
+from kyverno_mp.cli.sources.payloads import (
+    load_check_request,
+    load_context,
+    load_payload,
+)
+from kyverno_mp.cli.sources.policies import PolicySet, load_exceptions, load_policies
+from kyverno_mp.cli.sources.resources import load_resources, parse
+from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
+from kyverno_mp.cli.sources.values_file import Values, load_values, values_from
+from kyverno_mp.cli.testing.checks import check_rows
+from kyverno_mp.cli.testing.compare import Key, TestRun, compare, key_of, not_run
+from kyverno_mp.cli.testing.files import (
+    TestFile,
+)
+from kyverno_mp.cli.testing.jobs import Echo
+from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.fields.mutation import CloneFrom
+from kyverno_mp.values.jsonvalue import Json
+
+
+def run_test(test: TestFile, echo: Echo, *, registry: bool = False) -> TestRun:
+    """Run one test and compare; raises CommandFailed when it cannot be loaded.
+
+    A test that needs a feature that this version does not evaluate is not run: a
+    partial run proves little, because policies change the input of other policies.
+    """
+    try:
+        return _run_test(test, echo, registry=registry)
+    except NotEvaluated as error:
+        echo(f"  Skipped: {error.message}")
+        return not_run(test, [error.message.partition(": ")[2]])
+    except CommandFailed as error:
+        text = f"failed to run test ({error.message})"
+        raise CommandFailed(text, error.exit_code) from error
+
+
+def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
+    echo(f"Loading test  ( {test.path} ) ...")
+    echo("  Loading values/variables ...")
+    values = _values(test, echo)
+    user = _user(test, echo)
+    echo("  Loading policies ...")
+    policies = load_policies(test.paths("policies"))
+    if policies.lost_paths:
+        raise CommandFailed(
+            f"error: failed to load policies ({policies.lost_paths[0]})"
+        )
+    for path, reason in policies.failed_paths:
+        echo(f"  ERROR: {path}: {reason}")
+    if lacking := [*policies.unsupported, *_lacking_rules(test, policies)]:
+        text = ", ".join(lacking)
+        raise NotEvaluated(f"not evaluated by this version: {text}")
+    echo("  Loading resources ...")
+    unread: list[str] = []
+    resources = _objects(test, "resources", echo, unread)
+    payload = _payloads(test, echo)
+    if test.raw.get("clusterResources"):
+        echo("Loading Kubernetes resources ...")
+    targets = _objects(test, "targetResources", echo, unread)
+    cluster_data = load_cluster_data(
+        test.paths("clusterResources"),
+        folder=test.folder,
+        registry=registry,
+        targets=targets,
+    )
+    echo("  Loading exceptions ...")
+    exceptions = load_exceptions(test.paths("exceptions"))
+    if exceptions and any(one.kind == VALIDATING for one in policies.admission):
+        raise CommandFailed(
+            "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
+        )
+    compiled = compile_all(policies.documents, exceptions)
+    count = len(policies.documents) + len(policies.admission)
+    echo(_applying(count, len(resources), len(exceptions)))
+    evaluator = Evaluator(
+        compiled.policies,
+        values=values,
+        user=user,
+        cluster_data=cluster_data,
+        clock=clock(),
+        sources=_clone_sources(test, policies),
+        admission=_admission(test, policies, echo, unread),
+    )
+    responses: dict[Key, list[Response]] = {}
+    for resource in resources:
+        responses.setdefault(key_of(resource), []).extend(evaluator.apply(resource))
+    if payload:
+        # KYVERNO: policies that are not in CEL see an empty object
+        # (docs/behaviour/cli 8).
+        responses.setdefault(("", "", "", payload), []).extend(evaluator.apply({}))
+    echo("  Checking results ...")
+    invalid = {name: error.message for name, error in compiled.invalid}
+    run = compare(test, responses, invalid)
+    flat = [one for listed in responses.values() for one in listed]
+    for row in check_rows(
+        test.raw.get("checks", []), flat, policies.raw, str(test.path)
+    ):
+        run.add_check(row)
+    run.unread = unread
+    return run
+
+
+def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
+    """Yield the rules of expected results that this version does not evaluate."""
+    for policy in policies.documents:
+        wanted = {
+            expected.rule
+            for expected in test.results
+            if expected.policy_name == policy.metadata.name
+        }
+        for rule in policy.spec.rules:
+            lacking = missing_capability(rule)
+            if lacking and {"", rule.name} & wanted:
+                place = f"policy {policy.metadata.name}, rule {rule.name}"
+                yield f"{place}: {lacking}"
+
+
+def _payloads(test: TestFile, echo: Echo) -> str:
+    """Read the input of policies in CEL; returns the name of the JSON payload.
+
+    No kind of policy that this version evaluates reads any of it.
+    """
+    if test.raw.get("context"):
+        load_context(test.folder / test.raw["context"])
+    payload = str(test.raw.get("jsonPayload", ""))
+    if payload:
+        echo("  Loading JSON payload ...")
+        load_payload(test.folder / payload)
+    for name, words in (("httpPayloads", "HTTP"), ("envoyPayloads", "Envoy")):
+        if test.raw.get(name):
+            echo(f"  Loading {words} payloads ...")
+            for path in test.paths(name):
+                load_check_request(Path(path))
+    return payload
+
+
+def _admission(
+    test: TestFile, policies: PolicySet, echo: Echo, unread: list[str]
+) -> AdmissionInput:
+    # KYVERNO: the numbers of parameters stay whole here, unlike in apply
+    # (docs/behaviour/cli 5).
+    params = _objects(test, "paramResources", echo, unread, floats=False)
+    return AdmissionInput(compile_admission(policies), params)
+
+
+def _clone_sources(test: TestFile, policies: PolicySet) -> dict[str, list[Json]]:
+    """Return the clone sources, by the name of the rule.
+
+    KYVERNO: the first result of a rule counts, for all policies with a rule of that
+    name; a foreach gets no sources, and an unreadable file counts as none.
+    """
+    found: dict[str, list[Json]] = {}
+    for policy in policies.documents:
+        for rule in policy.spec.rules:
+            generate = rule.generate
+            if generate is None or not (
+                generate.clone_list.kinds or generate.clone != CloneFrom()
+            ):
+                continue
+            first = next((e for e in test.results if e.rule == rule.name), None)
+            if first is None:
+                continue
+            path = test.folder / first.clone_source
+            found.pop(rule.name, None)
+            with suppress(OSError):
+                found[rule.name] = parse(path.read_bytes(), str(path))
+    return found
+
+
+def _applying(policies: int, resources: int, exceptions: int) -> str:
+    def count(number: int, one: str, many: str) -> str:
+        return f"{number} {one if number == 1 else many}"
+
+    return (
+        f"  Applying {count(policies, 'policy', 'policies')} to"
+        f" {count(resources, 'resource', 'resources')} with"
+        f" {count(exceptions, 'exception', 'exceptions')} ..."
+    )
+
+
+def _values(test: TestFile, echo: Echo) -> Values:
+    if "values" in test.raw:
+        return values_from(test.raw["values"])
+    if test.raw.get("variables"):
+        try:
+            return load_values(Path(test.raw["variables"]), echo, test.folder)
+        except CommandFailed as error:
+            raise CommandFailed(f"failed to decode yaml ({error.message})") from error
+    return Values()
+
+
+def _user(test: TestFile, echo: Echo) -> UserInfo | None:
+    if not test.raw.get("userinfo"):
+        return None
+    echo("  Loading user infos ...")
+    path = test.folder / test.raw["userinfo"]
+    try:
+        user = load_user_info(path)
+    except CommandFailed as error:
+        text = f"error: failed to load request info ({error.message})"
+        raise CommandFailed(text) from error
+    if user.deprecated:
+        echo(deprecation("user infos", path))
+        raise CommandFailed(
+            f"userInfo file {test.raw['userinfo']} uses a deprecated schema — please"
+            " migrate to the latest format"
+        )
+    return user
+
+
+def _objects(
+    test: TestFile, name: str, echo: Echo, unread: list[str], *, floats: bool = True
+) -> list[dict[str, Json]]:
+    found: dict[tuple[str, str, str, str], dict[str, Json]] = {}
+    try:
+        objects = load_resources(
+            test.paths(name), floats=floats, echo=echo, unread=unread
+        )
+    except CommandFailed as error:
+        raise CommandFailed(f"error: {error.message}") from error
+    for raw in objects:
+        api_version, kind, namespace, name = key_of(raw)
+        key = (api_version.rpartition("/")[0], kind, namespace, name)
+        if key in found:
+            echo(f"  warning: found duplicated resource {kind} {name} {namespace}")
+        else:
+            found[key] = raw
+    return list(found.values())

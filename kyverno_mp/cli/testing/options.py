@@ -1,0 +1,27 @@
+"""The flags of ``test``.
+
+Room: cli. Takes: what click parsed. Gives: Options. Next: testing/command.
+May touch: nothing. Source: docs/behaviour/cli 14.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Options:
+    """The flags of ``test``."""
+
+    folders: tuple[str, ...]
+    file_name: str = "kyverno-test.yaml"
+    test_case_selector: str = "policy=*,rule=*,resource=*"
+    output_format: str = ""
+    registry: bool = False
+    fail_only: bool = False
+    remove_color: bool = False
+    detailed_results: bool = False
+    require_tests: bool = False
+    allow_skipped: bool = False
+    git_branch: str = ""
+    output_file: str = ""
+    jobs: int = 0
+    watch: bool = False

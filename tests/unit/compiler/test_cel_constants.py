@@ -1,0 +1,65 @@
+"""Conversions of constants that fail keep a program from being built, as in cel-go.
+
+Every expected text and value is what the real program 1.18.2 answered.
+"""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.compiler.cel import cel_environment, compile_text
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.program import link_expression
+from kyverno_mp.expr.cel.values import Meter
+
+INT = "type conversion error from 'string' to 'int'"
+ENVIRONMENT = cel_environment({}, params=False, authorizer=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("int('a') == 1", INT),
+        ("object.metadata.name == 'p' || int('a') == 1", INT),
+        ("object.metadata.name == 'p' ? true : int('a') == 1", INT),
+        ("[1].all(x, x == 1 || int('a') == 1)", INT),
+        ("int(dyn('a')) == 1 || true", INT),
+        ("string(int('x')) == 'a' || true", INT),
+        ("{'a': int('a')}.a == 1 || true", INT),
+        ("type(int('a')) == int || true", INT),
+        ("uint(-1) == uint(1)", "unsigned integer overflow"),
+        ("int(1e30) == 1", "integer overflow"),
+        ("true || bool('x')", "type conversion error from 'string' to 'bool'"),
+        ("double('1e400') > 1.0", "type conversion error from 'string' to 'double'"),
+        ("int('12') == 12", ""),
+        ("int(-1.5) == -1", ""),
+        ("int('a' + 'b') == 1 || true", ""),
+        ("1/0 == 1", ""),
+        ("[1, 2][5] == 1", ""),
+    ],
+)
+def test_a_constant_that_cannot_be_converted(text: str, failure: str) -> None:
+    """Red means: a rule passes that denies every object in Kyverno."""
+    found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
+    wanted = f"program instantiation failed: {failure}" if failure else ""
+    assert found.error == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("9007199254740993 > 9007199254740992.0", False),
+        ("9007199254740993u > 9007199254740992.0", False),
+        ("9007199254740992.0 <= 9007199254740993u", True),
+        ("dyn(9007199254740993) == 9007199254740992.0", True),
+        ("9007199254740993 in dyn([9007199254740992.0])", True),
+        ("dyn(9223372036854775807) == 9223372036854775808.0", True),
+        ("dyn(9223372036854775807) < 9223372036854775808.0", False),
+        ("dyn(-9223372036854775808) > -1e300", True),
+        ("{'a': 9007199254740993} == dyn({'a': 9007199254740992.0})", True),
+    ],
+)
+def test_whole_numbers_and_doubles_compare_as_doubles(text: str, wanted: Any) -> None:
+    found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
+    assert found.error == ""
+    assert link_expression(found, ()).evaluate((), Meter()) is wanted
