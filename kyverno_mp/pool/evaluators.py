@@ -1,8 +1,8 @@
 """Send batches of work to evaluators; requeue the batch of a dead evaluator.
 
 Room: pool. Takes: batches as bytes. Gives: Evaluators (the coordinator's side) and
-``evaluate`` (the evaluator's). Next: the pools background and reports, which do not
-exist yet. May touch: one Unix socket in the runtime folder, threads, the clock.
+``evaluate`` (the evaluator's). Next: process/reports.py.
+May touch: one Unix socket in the runtime folder, threads, the clock.
 Source: docs/pools.md 1.
 
 An evaluator connects, gets one batch, answers it, gets the next. A closed connection

@@ -1,13 +1,12 @@
 """The rows of reports: one result of one rule on one subject, as all reports write it.
 
 Room: reports. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
-Subject, row_of, digest_of. Next: cli/apply/report.py prints these rows; the reports of
+Subject, row_of. Next: cli/apply/report.py prints these rows; the reports of
 the cluster have the same. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.
 """
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -31,7 +30,6 @@ _OWN_SOURCES: Final = frozenset(
     {"ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"}
 )
 """Kinds of policies that are the source of their own rows."""
-_DIGEST_BYTES: Final = 16
 
 
 class Subject(
@@ -144,27 +142,3 @@ def summary_of(rows: Iterable[Row]) -> dict[str, int]:
     for row in rows:
         summary[row.result] += 1
     return summary
-
-
-def digest_of(rows: Sequence[Row]) -> bytes:
-    """Return a digest of everything but times; equal rows in any order have the same.
-
-    A report whose rows have the digest of the new ones is not written again.
-    """
-    content = [
-        (
-            row.source,
-            row.policy,
-            row.rule,
-            row.result,
-            row.resources,
-            row.properties,
-            row.message,
-            row.scored,
-            row.category,
-            row.severity,
-        )
-        for row in sorted_rows(rows)
-    ]
-    data = msgspec.json.encode(content, order="deterministic")
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -117,13 +117,6 @@ class Feed:
         with self._changed:
             return self._count + self._taken
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is pending; return whether that is so."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: self._closed or not self._count + self._taken, timeout_s
-            )
-
     def close(self) -> None:
         """Drop everything; nobody waits any more."""
         with self._changed:

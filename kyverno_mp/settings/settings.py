@@ -694,7 +694,7 @@ class Settings:
 
     @property
     def needs_policies(self) -> bool:
-        """Whether a role of this pod evaluates the policies that its leader publishes."""
+        """Whether a role of this pod evaluates policies."""
         return self.runs_webhook or self.reports_workers > 0
 
     @property

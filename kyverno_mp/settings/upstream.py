@@ -8,6 +8,8 @@ cmd/*/main.go.
 A flag maps to a setting, or is not needed, or waits for a later version. A flag without
 effect is accepted anyway, so that upstream's arguments start our container, and
 causes a warning when its value is not upstream's default.
+
+Over 400 lines: one table, from which a part of docs/settings.md is generated.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -11,11 +11,11 @@ from kyverno_mp.reports.entries import (
     Row,
     Subject,
     Timestamp,
-    digest_of,
     row_of,
     sorted_rows,
     summary_of,
 )
+from kyverno_mp.reports.prints import prints_of
 
 Json = Any
 NOW_S = 1_700_000_000
@@ -124,25 +124,25 @@ def test_order_and_summary() -> None:
     assert summary_of(found) == {"pass": 2, "fail": 1, "warn": 1, "error": 0, "skip": 0}
 
 
-def test_the_digest_ignores_times_and_order_only() -> None:
-    """What the API server gives back has the digest of what was written."""
-    first = digest_of(rows("a/x/pass", "b/y/fail"))
-    assert digest_of(rows("b/y/fail", "a/x/pass", seconds=2)) == first
+def test_fingerprints_ignore_times_and_order_only() -> None:
+    """What the API server gives back has the fingerprints of what was written."""
+    first = prints_of(rows("a/x/pass", "b/y/fail"))
+    assert prints_of(rows("b/y/fail", "a/x/pass", seconds=2)) == first
     again = msgspec.json.decode(
         msgspec.json.encode(rows("a/x/pass", "b/y/fail")), type=list[Row]
     )
-    assert digest_of(again) == first
-    assert digest_of(rows("a/x/pass", "b/y/pass")) != first
-    assert digest_of([]) != first
+    assert prints_of(again) == first
+    assert prints_of(rows("a/x/pass", "b/y/pass")) != first
+    assert prints_of([]) != first
 
 
-def test_the_digest_does_not_depend_on_the_order_of_properties() -> None:
+def test_fingerprints_do_not_depend_on_the_order_of_properties() -> None:
     """K8S: the API server sorts the keys of a map."""
     one, other = (
         Row(policy="p", properties=dict(pairs))
         for pairs in ([("a", "1"), ("b", "2")], [("b", "2"), ("a", "1")])
     )
-    assert digest_of([one]) == digest_of([other])
+    assert prints_of([one]) == prints_of([other])
 
 
 @pytest.mark.parametrize(
