@@ -642,6 +642,30 @@ between them about eight minutes, in which somebody may grant what is missing.""
 BACKGROUND_MESSAGE_CHARACTERS_MAX = 4096
 """The message in the status of an UpdateRequest."""
 
+RECORDING_QUEUE_REVIEWS_MAX = 1000
+"""Reviews of one worker that wait to be recorded; the thread that writes them takes
+about 0.3 ms for each."""
+
+RECORDING_REVIEW_BYTES_MAX = 1024 * 1024
+"""A larger review is not recorded: it could replace hundreds of usual ones, and few
+objects come near etcd's limit of 1.5 MiB."""
+
+RECORDING_FILE_SHARE = 4
+"""Open files take at most this part of a recording's bytes; the rest is for closed
+ones, of which the oldest is deleted when there is no room."""
+
+RECORDING_LINE_BYTES_MAX = 16 * 1024 * 1024
+"""A line of a recording that is read: a review, its JSON patch and its labels. A longer
+line is not from a recorder, and reading it would take all memory."""
+
+REPLAY_LISTED_MAX = 10_000
+"""Changed requests that a replay lists; it counts all of them. A list of this length is
+read by programs only, and needs about 10 MB."""
+
+REPLAY_EQUAL_REQUESTS_MAX = 64
+"""Equal requests within half a minute, e.g. retries, whose reviews on several paths are
+told apart; with more of them, one request may count as two."""
+
 POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
 """A message between a coordinator and an evaluator: a page of a list, whose 500 objects
 may have some 10 KiB each, with room for large ones."""

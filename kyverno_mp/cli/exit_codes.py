@@ -83,6 +83,29 @@ EXITS: Final = {
         (OK, "every policy is explained"),
         (FAILED, "a policy is refused or not evaluated, a path cannot be read"),
     ),
+    "report": _exits(
+        (OK, "the results are shown, and none of them is one of --fail-on"),
+        (
+            FAILED,
+            (
+                "a result of --fail-on, a path that cannot be read or has no reports,"
+                " a file that cannot be written, or a wrong flag"
+            ),
+        ),
+        (INPUT, "a report that cannot be understood, or no kubeconfig"),
+        (STATE, "the cluster cannot be reached or refuses"),
+    ),
+    "replay": _exits(
+        (OK, "no verdict changes, or none of the kinds that --fail-on names"),
+        (
+            FAILED,
+            (
+                "a verdict changes or is not decidable, a policy cannot be used, a"
+                " path cannot be read or has no reviews, or a wrong flag"
+            ),
+        ),
+        (INPUT, "a file that is not a recording, or is damaged"),
+    ),
     "jp": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "jp query": _exits(
         (OK, "the results are printed"),

@@ -32,6 +32,11 @@ _COMMANDS = {
     "lint": ("commands.lint", "Finds errors and likely mistakes in policies."),
     "explain": ("commands.explain", "Shows the rules computed from policies."),
     "bench": ("commands.bench", "Measures how long policies take for each object."),
+    "report": ("commands.report", "Shows the results of policy reports."),
+    "replay": (
+        "commands.replay",
+        "Shows which recorded requests other policies would decide differently.",
+    ),
     "jp": ("commands.jp", "Runs JMESPath queries with the functions of Kyverno."),
     "json": ("commands.json_scan", "Evaluates json.kyverno.io policies for any JSON."),
     "fix": ("commands.fix", "Updates policies and tests to the current schema."),

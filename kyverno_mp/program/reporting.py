@@ -8,7 +8,7 @@ docs/pools.md 4.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.ir.rules import PolicyIR
@@ -21,12 +21,12 @@ MUTATE_EXISTING: Final = "mutateExisting"
 GENERATE: Final = "generate"
 DISABLED: Final = "reports.kyverno.io/disabled"
 """Label of policies that are not reported, whatever its value."""
-_STATUSES: Final = {
-    "pass": result.PASS,
-    "fail": result.FAIL,
-    "warn": result.WARNING,
-    "error": result.ERROR,
-    "skip": result.SKIP,
+_WORDS: Final = {
+    result.PASS: "pass",
+    result.FAIL: "fail",
+    result.WARNING: "warn",
+    result.ERROR: "error",
+    result.SKIP: "skip",
 }
 
 
@@ -60,12 +60,16 @@ class Reporting:
 
     def has(self, status: str) -> bool:
         """Return whether results with this status are reported."""
-        return any(_STATUSES.get(word) == status for word in self.words)
+        return _WORDS.get(status) in self.words
 
     def travelling(self, responses: Iterable[PolicyResponse]) -> list[PolicyResponse]:
         """Return the responses with what travels alone, without empty ones."""
         found = []
         for response in responses:
+            policy = response.policy
+            # PERF: nothing of most policies travels.
+            if self.scans and policy.background and not policy.review_rules:
+                continue
             limited = self._limited(response)
             if limited.results or limited.passed or limited.skipped:
                 found.append(limited)
@@ -74,15 +78,16 @@ class Reporting:
     def _limited(self, response: PolicyResponse) -> PolicyResponse:
         policy = response.policy
         passed, skipped = self.has(result.PASS), self.has(result.SKIP)
-        return replace(
-            response,
-            results=[
+        return PolicyResponse(
+            policy,
+            [
                 one
                 for one in response.results
                 if self.has(one.status) and self.travels(policy, one.rule)
             ],
-            passed=self._names(policy, response.passed if passed else ()),
-            skipped=self._names(policy, response.skipped if skipped else ()),
+            response.action,
+            self._names(policy, response.passed) if passed else (),
+            self._names(policy, response.skipped) if skipped else (),
         )
 
     def _names(self, policy: PolicyIR, names: Iterable[str]) -> tuple[str, ...]:

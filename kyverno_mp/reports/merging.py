@@ -61,6 +61,7 @@ class Merging:
             dependencies.settings.namespace,
             self._resolve,
             lambda outcome: dependencies.metrics.count(REPORTED_OBJECTS, (outcome,)),
+            lambda: int(self._clock.now().timestamp() * 1e9),
         )
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=_NAME, daemon=True)

@@ -428,6 +428,36 @@ class Settings:
             choices=("off", "denied", "all"),
         ),
     )
+    record_dir: str = setting(
+        "",
+        Facts(
+            "Folder in which answered reviews are recorded for kyverno-mp replay,"
+            " without the values of Secrets.",
+            auto="nothing is recorded",
+        ),
+    )
+    record_one_of: int = setting(
+        1,
+        Facts(
+            "One of so many reviews is recorded.", unit="reviews", low=1, high=1_000_000
+        ),
+    )
+    record_bytes_max: int = setting(
+        64 * 1024 * 1024,
+        Facts(
+            "Size of the whole recording, compressed; the oldest reviews are deleted.",
+            unit="bytes",
+            low=1024 * 1024,
+            high=64 * 1024**3,
+        ),
+    )
+    record_redact: str = setting(
+        "",
+        Facts(
+            "Further fields whose values are not recorded, comma list of Kind:path,"
+            " such as ConfigMap:data or Pod:spec.containers[].env[].value."
+        ),
+    )
     metrics_series_max: int = setting(
         2000,
         Facts(

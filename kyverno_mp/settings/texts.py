@@ -14,6 +14,7 @@ from typing import Final
 
 from kyverno_mp.policy.resource_filters import filters_problem
 from kyverno_mp.values.budget import budget_problem
+from kyverno_mp.values.field_paths import field_paths_problem
 
 Check = Callable[[str], str]
 """Returns what was expected instead, "" when the text is valid."""
@@ -112,4 +113,5 @@ CHECKS: Final[Mapping[str, Check]] = {
     "reports_service_account": _account,
     "cleanup_service_account": _account,
     "cleanup_deletion_budget": budget_problem,
+    "record_redact": field_paths_problem,
 }

@@ -326,6 +326,19 @@ REPORTS_SCAN: Final = Family(
     ("resource",),
     "How long the last scan of all objects of a resource took, in seconds.",
 )
+RECORDED_REVIEWS: Final = Family(
+    "kyverno_mp_recorded_reviews_total",
+    "counter",
+    ("outcome",),
+    "Number of reviews chosen for the recording, by outcome: written, dropped (too many"
+    " waited), too_large, failed (not written, see the log).",
+)
+RECORDING_FILES_DELETED: Final = Family(
+    "kyverno_mp_recording_files_deleted_total",
+    "counter",
+    (),
+    "Number of files of the recording deleted to make room for newer reviews.",
+)
 BACKGROUND_CONTESTED: Final = Family(
     "kyverno_mp_background_contested_total",
     "counter",
@@ -343,6 +356,7 @@ RECORDED: Final = (
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
     *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
     BACKGROUND_CONTESTED,
+    *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -14,6 +14,7 @@ from kyverno_mp.program.changes import Change
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.triggers import Triggered
+from kyverno_mp.values.jsonvalue import Json
 
 
 class PlanOf(Protocol):
@@ -198,6 +199,25 @@ class AuditSink(Protocol):
         """Record the results of one allowed review; called in the audit queue's thread.
 
         ``with_messages`` adds to a response the rules that the fast program evaluated.
+        """
+
+
+class Recording(Protocol):
+    """Records answered reviews, for ``kyverno-mp replay``."""
+
+    def record(
+        self,
+        request: Request,
+        path: str,
+        responses: Sequence[PolicyResponse],
+        patch: Sequence[dict[str, Json]],
+        *,
+        allowed: bool,
+        failed: bool,
+    ) -> None:
+        """Record one review that no filter leaves out, and its answer.
+
+        Must not block; any thread may call it. ``failed``: the failurePolicy decided.
         """
 
 

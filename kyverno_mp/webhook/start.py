@@ -48,7 +48,11 @@ from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.telemetry.families import QUERIES
+from kyverno_mp.telemetry.families import (
+    QUERIES,
+    RECORDED_REVIEWS,
+    RECORDING_FILES_DELETED,
+)
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.telemetry.tally import Tally
@@ -61,6 +65,7 @@ from kyverno_mp.webhook.decisions import with_decisions
 from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.live import live_ports
 from kyverno_mp.webhook.ports import AuditSink
+from kyverno_mp.webhook.recording.recorder import recorder_of
 from kyverno_mp.webhook.results.sink import ResultSink
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.shared import SharedClusterData
@@ -129,6 +134,8 @@ class _Attached:
         )
         self._poll_s = settings.snapshot_poll_ms / 1000
         self._queries = Tally()
+        self._deleted = Tally()
+        self.recording = recorder_of(settings, lambda: self._deleted.add(()))
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
         self._asked_policies: set[str] = set()
@@ -257,6 +264,13 @@ class _Attached:
             self.recorder.configure(metrics)
         for labels, count in self._queries.drain().items():
             self.recorder.series(QUERIES).count(labels, float(count))
+        if self.recording is not None:
+            for labels, count in self.recording.drain().items():
+                self.recorder.series(RECORDED_REVIEWS).count(labels, float(count))
+            for labels, count in self._deleted.drain().items():
+                self.recorder.series(RECORDING_FILES_DELETED).count(
+                    labels, float(count)
+                )
         interval_s = metrics.refresh_interval_s
         if interval_s and self._loop.time() - self._counted_since_s > interval_s:
             self._counted_since_s = self._loop.time()
@@ -405,6 +419,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 triggers=_trigger_sink(attached, records),
                 results=attached.result_sink(records),
                 background_user=background_user(settings),
+                recording=attached.recording,
                 tick=attached.tick,
                 roles=attached.cluster_data,
                 namespaces=attached.cluster_data,

@@ -33,6 +33,7 @@ from kyverno_mp.webhook.ports import (
     Roles,
     Triggers,
 )
+from kyverno_mp.webhook.recording.recorder import ReviewRecorder
 from kyverno_mp.webhook.rest import Reviewers, make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
@@ -63,6 +64,7 @@ class RoleDependencies:
     triggers: Triggers | None = None
     results: Results | None = None
     background_user: str = ""
+    recording: ReviewRecorder | None = None
     view: ClusterView | None = None
     """The cluster as seen by reviews of policies."""
     top_kind: TopKind = built_in_kind
@@ -133,6 +135,7 @@ def wire(
             triggers=role.triggers,
             results=role.results,
             background_user=role.background_user,
+            recording=role.recording,
             slow_lane=slow_lane,
             long_lane=long_lane,
             long_evaluations=long_evaluations,
@@ -171,6 +174,8 @@ def wire(
         slow_lane.stop()
         long_lane.stop()
         reviewers.stop()
+        if role.recording is not None:
+            role.recording.stop(left_s / 2)
         if not audit_queue.stop(left_s):
             _LOG.warning(
                 "audit evaluations were not run before the stop",
@@ -178,6 +183,8 @@ def wire(
             )
 
     audit_queue.start()
+    if role.recording is not None:
+        role.recording.start()
     return Served(
         connections=connections, certificates=role.certificates, tick=tick, stop=stop
     )

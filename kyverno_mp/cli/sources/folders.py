@@ -18,8 +18,8 @@ import click
 YAML: Final = (".yaml", ".yml")
 
 
-def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files to read policies from, without hidden names.
+def files_below(folder: Path, suffixes: tuple[str, ...] = YAML) -> Iterator[Path]:
+    """Yield the files with these suffixes, without hidden names.
 
     Links are followed, as upstream does. Raises: OSError for a folder that cannot be
     listed, a broken link or one to a parent folder, a pipe or a device.
@@ -42,7 +42,7 @@ def files_below(folder: Path) -> Iterator[Path]:
             # Names sort as Go sorts them: by their characters.
             names = sorted(one for one in os.listdir(path) if one[:1] != ".")  # noqa: PTH208
             ways.append(iter([path / one for one in names]))
-        elif path.suffix in YAML:
+        elif path.suffix in suffixes:
             yield _regular(path, facts)
 
 

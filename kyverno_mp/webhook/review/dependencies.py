@@ -15,6 +15,7 @@ from kyverno_mp.webhook.ports import (
     AuditSink,
     Filters,
     NamespaceLabels,
+    Recording,
     Records,
     Results,
     Roles,
@@ -45,6 +46,8 @@ class Dependencies:
     """None: nothing runs in the background."""
     results: Results | None = None
     """None: nobody writes reports."""
+    recording: Recording | None = None
+    """None: nothing is recorded."""
     background_user: str = ""
     """The background pool's, whose changes of generated objects are its own."""
     verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)

@@ -78,6 +78,7 @@ class Review:
 
     __slots__ = (
         "_handler",
+        "_has_failed",
         "_is_abandoned",
         "_route",
         "_started_ns",
@@ -109,6 +110,8 @@ class Review:
         """No filter leaves the request out."""
         self._is_abandoned = False
         """The event loop answers; a thread still runs, or will run, the evaluation."""
+        self._has_failed = False
+        """The answer is, at least in part, that of failure policies."""
         self.is_let_pass = False
         """The review was answered and allowed."""
 
@@ -156,12 +159,16 @@ class Review:
         self._record(responses, passed=True)
         if self.is_considered:
             self._handler.passed(self)
+            if self.dependencies.recording is not None:
+                self._keep(responses, patch, allowed=True)
         uid = self.request.uid
         return patched(uid, patch, texts) if patch else allowed(uid, texts)
 
     def deny(self, text: str, responses: Sequence[PolicyResponse] = ()) -> bytes:
         """Deny, and count."""
         self._record(responses, passed=False)
+        if self.dependencies.recording is not None and self.is_considered:
+            self._keep(responses, (), allowed=False)
         return denied(self.request.uid, text)
 
     def fail(self, error: Exception, plan: PlanOf | None) -> bytes:
@@ -171,6 +178,7 @@ class Review:
         internal error, the failure policies of all candidates decide together.
         """
         code, text = self.note(error)
+        self._has_failed = True
         message = f"kyverno could not evaluate this request ({code}): {text}"
         fails = not self._route.ignores_failures and (plan is None or plan.fails)
         if plan is not None:
@@ -202,6 +210,28 @@ class Review:
             _LOG.error(
                 "could not record the events of a review: %s", type(error).__name__
             )
+
+    def _keep(
+        self,
+        responses: Sequence[PolicyResponse],
+        patch: Sequence[dict[str, Json]],
+        *,
+        allowed: bool,
+    ) -> None:
+        """Record the review; a failure here changes no answer."""
+        recording = self.dependencies.recording
+        assert recording is not None
+        try:
+            recording.record(
+                self.request,
+                self._route.path,
+                responses,
+                patch,
+                allowed=allowed,
+                failed=self._has_failed,
+            )
+        except Exception as error:  # noqa: BLE001 - as above
+            self.note(error)
 
     def note(self, error: Exception, policy: str = "") -> tuple[str, str]:
         """Log and count why a request or a policy could not be evaluated.

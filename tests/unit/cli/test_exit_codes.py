@@ -19,6 +19,15 @@ resources: [RESOURCE]
 results:
 - {policy: no-latest, rule: tagged, resources: [POD], kind: Pod, result: pass}
 """
+REPORT = """
+apiVersion: wgpolicyk8s.io/v1alpha2
+kind: PolicyReport
+metadata: {name: r, namespace: apps}
+results: [{policy: p, rule: r, result: pass}]
+"""
+RECORDING = """{"kyvernoMpRecording": 1}
+{"timeMs":1,"path":"/validate","kind":["","v1","Node"],"answer":{"allowed":true},"request":{"operation":"DELETE","kind":{"version":"v1","kind":"Node"}}}
+"""
 UNREACHABLE = """
 clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
 contexts: [{name: c, context: {cluster: c}}]
@@ -42,6 +51,14 @@ bench | --cluster --kubeconfig GONE | 2
 bench | --cluster --kubeconfig UNREACHABLE | 3
 explain | POLICY | 0
 explain | BROKEN | 1
+report | REPORTS | 0
+report | REPORTS --fail-on pass | 1
+report | BROKEN | 2
+report | --cluster --kubeconfig GONE | 2
+report | --cluster --kubeconfig UNREACHABLE | 3
+replay | RECORDING POLICY | 0
+replay | RECORDING POLICY --fail-on never | 1
+replay | JSON POLICY | 2
 jp | | 0
 jp | nothing | 1
 jp query | -i JSON a | 0
@@ -131,6 +148,8 @@ def _files(folder: Path) -> dict[str, str]:
         "BAD": ("bad.yaml", pod("bad", "nginx:latest")),
         "BROKEN": ("broken.yaml", "a: [\n"),
         "JSON": ("value.json", '{"a": 1}'),
+        "REPORTS": ("reports.yaml", REPORT),
+        "RECORDING": ("recording.jsonl", RECORDING),
         "UNREACHABLE": ("kubeconfig", UNREACHABLE),
         "TESTS": ("tests/kyverno-test.yaml", TEST.replace("POD", "good")),
         "FAILING": ("failing/kyverno-test.yaml", TEST.replace("POD", "bad")),

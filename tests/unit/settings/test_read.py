@@ -89,6 +89,8 @@ def test_a_bad_value_is_refused(name: str, value: str, words: str) -> None:
         ("EXCEPTION_NAMESPACE", "*"),
         ("EXCEPTION_NAMESPACE", "team-a"),
         ("OMIT_EVENTS", "PolicyApplied, PolicySkipped"),
+        ("RECORD_REDACT", "ConfigMap:data, *:spec.containers[].env[].value"),
+        ("RECORD_REDACT", "Pod:metadata.annotations,"),
         ("SERVER_IP", "10.0.0.1"),
         ("SERVER_IP", "host.example.com:9443"),
         ("SERVER_IP", "[fd00::1]:9443"),
@@ -108,7 +110,7 @@ def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
         if field.type is str and not facts_of(field).choices
     }
     sockets = {"webhook_host", "health_host"}
-    paths = {"policies_dir", "resources_dir", "runtime_dir", "kubeconfig"}
+    paths = {"policies_dir", "resources_dir", "runtime_dir", "kubeconfig", "record_dir"}
     files = {"tls_cert_file", "tls_key_file", "api_call_token_file"}
     checked_by_reach = {"http_allowlist", "http_blocklist"}
     told_at_start = sockets | paths | files | checked_by_reach

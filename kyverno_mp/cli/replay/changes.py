@@ -1,0 +1,201 @@
+"""Compare two verdicts about one request, and count the changes.
+
+Room: cli. Takes: Verdicts before and after, a Line. Gives: Change records and Tables.
+Next: output. May touch: nothing outside its arguments.
+Source: docs/replay.md (changes).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.cli.replay.verdicts import ALLOWED, DENIED, UNDECIDABLE, Verdict
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.limits import REPLAY_LISTED_MAX
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.recording.format import Answer, Line
+
+NOW_DENIED: Final = "denied"
+NOW_ALLOWED: Final = "allowed"
+MUTATED: Final = "mutated"
+NOT_DECIDABLE: Final = "undecidable"
+CHANGES: Final = (NOW_DENIED, NOT_DECIDABLE, MUTATED, NOW_ALLOWED)
+"""What --fail-on takes, in the order of the output."""
+UNCHANGED: Final = "unchanged"
+_OPERATIONS_SHOWN: Final = 3
+_NOT_ANSWERED: Final = (("", "the recorded answer was that of a failurePolicy"),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One request whose verdict changes, or may change."""
+
+    change: str
+    time_ms: int
+    webhook: str
+    operation: str
+    kind: str
+    namespace: str
+    name: str
+    user: str
+    policies: tuple[str, ...]
+    """Those that deny now, denied before, mutate differently or are undecided."""
+    reasons: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    """What undecided policies need: "policy p: ConfigMap a/b"."""
+
+
+@dataclass(slots=True)
+class Tables:
+    """All counts of one run."""
+
+    requests: int = 0
+    changes: Counter[str] = field(default_factory=Counter)
+    by: dict[str, dict[str, Counter[str]]] = field(
+        default_factory=lambda: {"policy": {}, "namespace": {}, "user": {}}
+    )
+    """dimension -> value -> change -> requests."""
+    needs: Counter[str] = field(default_factory=Counter)
+    listed: list[Change] = field(default_factory=list)
+
+    def add(self, change: Change | None) -> None:
+        """Count one request; None: its verdict stays."""
+        self.requests += 1
+        if change is None:
+            self.changes[UNCHANGED] += 1
+            return
+        self.changes[change.change] += 1
+        for policy in change.policies or ("(none)",):
+            self._count("policy", policy, change.change)
+        self._count("namespace", change.namespace or "(cluster)", change.change)
+        self._count("user", change.user or "(none)", change.change)
+        self.needs.update(change.needs)
+        if len(self.listed) < REPLAY_LISTED_MAX:
+            self.listed.append(change)
+
+    def _count(self, dimension: str, value: str, change: str) -> None:
+        self.by[dimension].setdefault(value, Counter())[change] += 1
+
+
+def recorded_verdict(answer: Answer) -> Verdict:
+    """Return the answer that was given, as a verdict."""
+    if answer.failed:
+        return Verdict(UNDECIDABLE, undecided=_NOT_ANSWERED)
+    outcome = ALLOWED if answer.allowed else DENIED
+    return Verdict(outcome, tuple(answer.policies), patch=tuple(answer.patch))
+
+
+def unchanged_policies(
+    before: Mapping[str, CompiledPolicy], after: Mapping[str, CompiledPolicy]
+) -> frozenset[str]:
+    """Return the keys of the policies that are equal in both sets."""
+    return frozenset(key for key, one in after.items() if before.get(key) == one)
+
+
+def change_of(
+    line: Line, webhook: str, before: Verdict, after: Verdict, unchanged: frozenset[str]
+) -> Change | None:
+    """Return the change of a verdict, None if there is none.
+
+    ``unchanged``: policies that decide as before, also where it is not known what.
+    """
+    if UNDECIDABLE in (before.outcome, after.outcome):
+        if _decide_alike(before, after, unchanged):
+            return None
+        undecided = {*before.undecided, *after.undecided}
+        policies = sorted({policy for policy, _ in undecided if policy})
+        needs = [
+            f"policy {policy}: {what}" if policy else what
+            for policy, what in sorted(undecided)
+        ]
+        return _change(NOT_DECIDABLE, line, webhook, policies, needs=needs)
+    if after.outcome == DENIED and before.outcome == ALLOWED:
+        return _change(NOW_DENIED, line, webhook, after.policies, reasons=after.reasons)
+    if after.outcome == ALLOWED and before.outcome == DENIED:
+        return _change(
+            NOW_ALLOWED, line, webhook, before.policies, reasons=before.reasons
+        )
+    if after.outcome == ALLOWED and after.patch != before.patch:
+        policies = sorted({*before.policies, *after.policies} - unchanged)
+        reasons = _differences(before, after)
+        return _change(MUTATED, line, webhook, policies, reasons=reasons)
+    return None
+
+
+def _differences(before: Verdict, after: Verdict) -> tuple[str, ...]:
+    """Return the first operations of one patch that the other lacks."""
+    found = [
+        f"no longer: {_told(one)}" for one in before.patch if one not in after.patch
+    ]
+    found += [f"now: {_told(one)}" for one in after.patch if one not in before.patch]
+    rest = len(found) - _OPERATIONS_SHOWN
+    more = [f"{rest} more operations"] if rest > 0 else []
+    return tuple(found[:_OPERATIONS_SHOWN] + more)
+
+
+def _told(operation: dict[str, Json]) -> str:
+    value = f" = {json_text(operation['value'])}" if "value" in operation else ""
+    return f"{operation.get('op')} {operation.get('path')}{value}"
+
+
+def _decide_alike(before: Verdict, after: Verdict, unchanged: frozenset[str]) -> bool:
+    """Return whether the same policies lack the same, and the others agree."""
+    taking = before.took_part | after.took_part
+    if not taking or "" in taking:
+        return False
+    if before.took_part == after.took_part and taking <= unchanged:
+        return True
+    unknown = {policy for policy, _ in (*before.undecided, *after.undecided)}
+    return (
+        before.is_validated
+        and after.is_validated
+        and before.outcome == after.outcome
+        and before.undecided == after.undecided
+        and unknown <= unchanged
+    )
+
+
+def _change(
+    change: str,
+    line: Line,
+    webhook: str,
+    policies: "tuple[str, ...] | list[str]",
+    *,
+    reasons: tuple[str, ...] = (),
+    needs: "tuple[str, ...] | list[str]" = (),
+) -> Change:
+    request = line.request
+    user = _mapping(request.get("userInfo"))
+    return Change(
+        change=change,
+        time_ms=line.time_ms,
+        webhook=webhook,
+        operation=_text(request.get("operation")),
+        kind=line.kind[2],
+        namespace=_text(request.get("namespace")),
+        name=_name(request),
+        user=_text(user.get("username")),
+        policies=tuple(policies),
+        reasons=reasons,
+        needs=tuple(needs),
+    )
+
+
+def _name(request: dict[str, Json]) -> str:
+    """Return the object's name, or the start of the one it is about to get."""
+    found = _text(request.get("name"))
+    if found:
+        return found
+    metadata = _mapping(_mapping(request.get("object")).get("metadata"))
+    generated = _text(metadata.get("generateName"))
+    return _text(metadata.get("name")) or (f"{generated}*" if generated else "")
+
+
+def _text(value: Json) -> str:
+    return value if type(value) is str else ""
+
+
+def _mapping(value: Json) -> dict[str, Json]:
+    return value if type(value) is dict else {}

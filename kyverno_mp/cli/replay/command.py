@@ -1,0 +1,156 @@
+"""``replay``: hold changed policies against recorded reviews, before they are applied.
+
+Room: cli. Takes: a recording, policy files. Gives: the requests whose verdicts change,
+on standard output, and the exit code. Next: recording, verdicts, changes.
+May touch: files named by the user, standard output, the clock.
+Source: docs/replay.md.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import click
+import msgspec
+
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.replay.changes import (
+    CHANGES,
+    Tables,
+    change_of,
+    recorded_verdict,
+    unchanged_policies,
+)
+from kyverno_mp.cli.replay.output import Facts, as_json, markdown, table
+from kyverno_mp.cli.replay.recording import Group, Groups, groups_of, recording_of
+from kyverno_mp.cli.replay.verdicts import Replayer
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.leader.servable import servable
+from kyverno_mp.webhook.route import BOTH, MUTATE, Route
+
+_NOTHING: Final = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The flags, as click parsed them."""
+
+    recording: str
+    policies: tuple[str, ...]
+    against: tuple[str, ...]
+    output: str
+    limit: int
+    fail_on: tuple[str, ...]
+
+
+def called(**flags: Any) -> int:
+    """Run the command with the flags that click parsed."""
+    given = flags["fail_on"]
+    flags["fail_on"] = tuple(
+        part for value in given for part in value.split(",") if part
+    )
+    options = Options(**flags)
+    for one in options.fail_on:
+        if one not in (*CHANGES, _NOTHING):
+            known = ", ".join((*CHANGES, _NOTHING))
+            raise CommandFailed(f"--fail-on: {one!r} is not one of {known}")
+    tables, facts = _run(options)
+    if options.output == "json":
+        text = as_json(tables, facts)
+    else:
+        show = markdown if options.output == "markdown" else table
+        text = show(tables, facts, options.limit)
+    sys.stdout.write(text)
+    wanted = options.fail_on or CHANGES
+    return int(any(tables.changes[one] for one in wanted if one != _NOTHING))
+
+
+def _run(options: Options) -> tuple[Tables, Facts]:
+    recording = recording_of(options.recording)
+    after = _compiled(options.policies)
+    before = _compiled(options.against) if options.against else []
+    unchanged = unchanged_policies(_by_key(before), _by_key(after))
+    new = Replayer(after)
+    old = Replayer(before) if options.against else None
+    groups = groups_of(recording.lines())
+    tables = Tables()
+    with progress("Replaying", len(groups.first), "requests") as advance:
+        for number, line in enumerate(recording.lines()):
+            group = groups.first.get(number)
+            if group is None:
+                continue
+            body = msgspec.json.encode({"request": line.request})
+            route = _route(group, groups, both=old is not None)
+            found = new.verdict(line, body, route)
+            known = (
+                recorded_verdict(group.answer)
+                if old is None
+                else old.verdict(line, body, route)
+            )
+            tables.add(change_of(line, route.webhook, known, found, unchanged))
+            advance(1)
+    for note in recording.notes:
+        click.echo(note, err=True)
+    if not tables.requests:
+        raise CommandFailed(f"no reviews in {options.recording}")
+    against = ", ".join(options.against) or "the recorded answers"
+    facts = Facts(groups.start_ms, groups.end_ms, recording.one_of, against)
+    return tables, facts
+
+
+def _route(group: Group, groups: Groups, *, both: bool) -> Route:
+    """Return the route whose policies are compared.
+
+    A recorded answer is that of the policies of its own path. Policies of a path that
+    was never called are new, and count everywhere.
+    """
+    first = group.routes[0]
+    if both:
+        return Route(first.path, first.webhook, BOTH)
+    shared = [one for one in group.routes if not one.policy_key]
+    if not shared:
+        key = first.policy_key if first.webhook == MUTATE else ""
+        return Route(first.path, first.webhook, BOTH, key)
+    own = {one for route in shared for one in route.failure_policies}
+    called = {one for webhook, one in groups.paths if webhook == first.webhook}
+    return Route(first.path, first.webhook, frozenset(own | (BOTH - called)))
+
+
+def _by_key(policies: Sequence[CompiledPolicy]) -> dict[str, CompiledPolicy]:
+    return {one.policy.key: one for one in policies}
+
+
+def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
+    """Load and compile as the server does; raises CommandFailed.
+
+    A policy that cannot be used ends the run: without it, other requests would seem to
+    be allowed.
+    """
+    found = load_policies(paths)
+    compiled = compile_all(found.documents, found.exceptions)
+    lost = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
+    if lost:
+        raise CommandFailed("\n".join(lost))
+    for name in found.unsupported:
+        click.echo(f"not evaluated by this version: {name}", err=True)
+    served: dict[tuple[str, str, str], CompiledPolicy] = {}
+    for one in compiled.policies:
+        try:
+            kept, lacking = servable(one, has_background=True)
+        except PolicyInvalid as error:
+            click.echo(f"policy {one.policy.key}: not in force: {error}", err=True)
+            continue
+        if lacking:
+            click.echo(f"policy {one.policy.key}: {lacking}", err=True)
+        # As in leader/policy_store.py: of the same name, the later one is in force.
+        policy = kept.policy
+        served[policy.kind, policy.namespace, policy.name] = kept
+    if not (compiled.policies or found.unsupported):
+        raise CommandFailed(f"no policies in {', '.join(paths)}")
+    return [served[key] for key in sorted(served)]

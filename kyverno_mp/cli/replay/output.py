@@ -1,0 +1,155 @@
+"""Print what a replay has found: tables, JSON or markdown.
+
+Room: cli. Takes: Tables, facts about the recording. Gives: one text. Next: report/text,
+whose columns and escapes are used. May touch: nothing outside its arguments.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from kyverno_mp.cli.replay.changes import CHANGES, UNCHANGED, Change, Tables
+from kyverno_mp.cli.report.text import cell_text, columns, shown
+from kyverno_mp.values.jsonvalue import Json
+
+_WORDS: Final = {
+    "denied": "now denied",
+    "undecidable": "not decidable",
+    "mutated": "mutated differently",
+    "allowed": "now allowed",
+    UNCHANGED: "unchanged",
+}
+_LISTED: Final = ("CHANGE", "OPERATION", "OBJECT", "USER", "POLICIES", "REASON")
+_REASON_LENGTH_MAX: Final = 160
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The recording, and what it is compared with."""
+
+    start_ms: int
+    end_ms: int
+    one_of: int
+    against: str
+    """"the recorded answers" or the policies before."""
+
+
+def table(tables: Tables, facts: Facts, rows_max: int) -> str:
+    """Return counts, groups, what is lacking, and the requests."""
+    text = f"{_about(tables, facts)}\n\n"
+    counted = [("CHANGE", "REQUESTS"), *_counts(tables)]
+    text += columns(counted, numbers_from=1)
+    for dimension, values in tables.by.items():
+        if values:
+            heads = (dimension.upper(), *(_WORDS[one].upper() for one in CHANGES))
+            rows = [(shown(name), *row) for name, row in _rows(values)]
+            text += "\n" + columns([heads, *rows], numbers_from=1)
+    if tables.needs:
+        text += "\nNot decidable from the recording:\n"
+        for need, number in tables.needs.most_common():
+            text += f"  {shown(need)} ({number:,} requests)\n"
+    listed = _sorted(tables)[: rows_max or None]
+    if listed:
+        text += "\n" + columns([_LISTED, *map(_cells, listed)])
+    return text + _rest(tables, listed)
+
+
+def _about(tables: Tables, facts: Facts) -> str:
+    text = f"{tables.requests:,} recorded requests"
+    if facts.start_ms:
+        text += f", {_time(facts.start_ms)} to {_time(facts.end_ms)}"
+    if facts.one_of > 1:
+        text += f", one of {facts.one_of:,} reviews"
+    return f"{text}; compared with {facts.against}"
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _counts(tables: Tables) -> list[tuple[str, str]]:
+    found = tables.changes
+    return [(_WORDS[one], f"{found[one]:,}") for one in (*CHANGES, UNCHANGED)]
+
+
+def _rows(
+    values: Mapping[str, Counter[str]],
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the values with most changes first."""
+    ordered = sorted(values.items(), key=lambda one: (-one[1].total(), one[0]))
+    return [
+        (name, tuple(f"{found[one]:,}" for one in CHANGES)) for name, found in ordered
+    ]
+
+
+def _sorted(tables: Tables) -> list[Change]:
+    return sorted(tables.listed, key=lambda one: CHANGES.index(one.change))
+
+
+def _cells(one: Change) -> tuple[str, ...]:
+    reason = "; ".join(one.reasons or one.needs)
+    if len(reason) > _REASON_LENGTH_MAX:
+        reason = f"{reason[:_REASON_LENGTH_MAX]} ..."
+    path = f"{one.namespace}/{one.kind}/{one.name}"
+    policies = ", ".join(one.policies)
+    texts = (one.operation, path, one.user, policies, reason)
+    return (_WORDS[one.change], *(shown(text) or "-" for text in texts))
+
+
+def _rest(tables: Tables, listed: Sequence[Change]) -> str:
+    changed = tables.requests - tables.changes[UNCHANGED]
+    rest = changed - len(listed)
+    return f"\n... and {rest:,} more requests (--limit)\n" if rest else ""
+
+
+def as_json(tables: Tables, facts: Facts) -> str:
+    """Return everything.
+
+    Shape: ``{"requests": 10, "changes": {"denied": 1, ...}, "by": {"policy": {"p":
+    {"denied": 1}}}, "undecidable": {"policy p: ConfigMap a/b": 1}, "list": [...]}``.
+    """
+    listed: list[Json] = []
+    for one in _sorted(tables):
+        found = asdict(one)
+        found["timeMs"] = found.pop("time_ms")
+        listed.append({key: value for key, value in found.items() if value != ()})
+    whole = {
+        "requests": tables.requests,
+        "startMs": facts.start_ms,
+        "endMs": facts.end_ms,
+        "oneOf": facts.one_of,
+        "comparedWith": facts.against,
+        "changes": {one: tables.changes[one] for one in (*CHANGES, UNCHANGED)},
+        "by": tables.by,
+        "undecidable": tables.needs,
+        "list": listed,
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def markdown(tables: Tables, facts: Facts, rows_max: int) -> str:
+    """Return the same as the table, for a comment on a change."""
+    lines = [cell_text(_about(tables, facts)), ""]
+    lines += _markdown(("Change", "Requests"), _counts(tables))
+    for dimension, values in tables.by.items():
+        if values:
+            heads = (dimension.capitalize(), *(_WORDS[one] for one in CHANGES))
+            lines += ["", *_markdown(heads, [(n, *row) for n, row in _rows(values)])]
+    if tables.needs:
+        lines += ["", "Not decidable from the recording:", ""]
+        for need, number in tables.needs.most_common():
+            lines.append(f"- {cell_text(need)} ({number:,} requests)")
+    listed = _sorted(tables)[: rows_max or None]
+    if listed:
+        heads = tuple(name.capitalize() for name in _LISTED)
+        lines += ["", *_markdown(heads, list(map(_cells, listed)))]
+    return "\n".join(lines) + "\n" + _rest(tables, listed)
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(map(cell_text, row)) + " |" for row in rows]
+    return lines

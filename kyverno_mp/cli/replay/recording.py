@@ -1,0 +1,216 @@
+"""Read the reviews of a recording, and find those of the same request.
+
+Room: cli. Takes: paths of files or of folders with them. Gives: Recording, which can
+be read several times, and its Groups. Next: verdicts.
+May touch: files named by the user.
+Source: docs/replay.md (the format); webhook/recording/format.py.
+"""
+
+import gzip
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+import msgspec
+
+from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.errors import RequestInvalid, Where
+from kyverno_mp.limits import RECORDING_LINE_BYTES_MAX, REPLAY_EQUAL_REQUESTS_MAX
+from kyverno_mp.webhook.recording.format import (
+    OPEN_SUFFIX,
+    SUFFIX,
+    VERSION,
+    Answer,
+    Header,
+    Line,
+    header_of,
+    line_of,
+)
+from kyverno_mp.webhook.route import Route, route_of
+
+_PLAIN: Final = ".jsonl"
+_SUFFIXES: Final = (SUFFIX, OPEN_SUFFIX, _PLAIN)
+_TOGETHER_MS: Final = 30_000
+"""The API server's longest timeout: it calls the webhooks of a request within it."""
+
+
+@dataclass(slots=True)
+class Group:
+    """The reviews of one request, for which the API server called several paths."""
+
+    time_ms: int
+    routes: list[Route]
+    answer: Answer
+    """Of all paths together: it allows if each of them did."""
+
+    def takes(self, route: Route, time_ms: int) -> bool:
+        """Return whether a review with equal content may be of this request."""
+        return abs(time_ms - self.time_ms) <= _TOGETHER_MS and all(
+            route.path != one.path for one in self.routes
+        )
+
+    def add(self, route: Route, answer: Answer) -> None:
+        """Add the review of another path."""
+        self.routes.append(route)
+        mine = self.answer
+        self.answer = Answer(
+            allowed=mine.allowed and answer.allowed,
+            policies=sorted({*mine.policies, *answer.policies}),
+            patch=[*mine.patch, *answer.patch],
+            failed=mine.failed or answer.failed,
+        )
+
+
+@dataclass(slots=True)
+class Recording:
+    """A recording on disk."""
+
+    files: list[Path]
+    notes: list[str] = field(default_factory=list)
+    """What could not be read, of a file that ends early."""
+    one_of: int = 1
+    _noted: set[Path] = field(default_factory=set)
+
+    def lines(self) -> Iterator[Line]:
+        """Yield all reviews, file by file. Raises: RequestInvalid, OSError."""
+        for file in self.files:
+            yield from self._lines_of(file)
+
+    def _lines_of(self, file: Path) -> Iterator[Line]:
+        number = 0
+        with _opened(file) as stream:
+            while True:
+                try:
+                    data = stream.readline(RECORDING_LINE_BYTES_MAX + 1)
+                except EOFError:
+                    # A file that is still written, or whose worker was killed.
+                    self._note(file, "ends early; the reviews before that count")
+                    return
+                except (zlib.error, gzip.BadGzipFile) as error:
+                    raise _wrong(file, f"is damaged: {error}", number) from error
+                if not data and number:
+                    return
+                number += 1
+                if len(data) > RECORDING_LINE_BYTES_MAX:
+                    raise _wrong(file, "has a line that is too long", number)
+                if number == 1:
+                    self._take_header(file, data)
+                    continue
+                try:
+                    yield line_of(data)
+                except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+                    if not data.endswith(b"\n"):
+                        self._note(file, "ends within a line, which is left out")
+                        return
+                    raise _wrong(
+                        file, f"is not a recording: {error}", number
+                    ) from error
+
+    def _take_header(self, file: Path, data: bytes) -> None:
+        try:
+            header: Header = header_of(data)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            text = "is not a recording of reviews (KYVERNO_MP_RECORD_DIR)"
+            raise _wrong(file, text) from error
+        if header.kyverno_mp_recording != VERSION:
+            version = header.kyverno_mp_recording
+            raise _wrong(file, f"has version {version}, and only {VERSION} is known")
+        self.one_of = max(self.one_of, header.one_of)
+
+    def _note(self, file: Path, text: str) -> None:
+        if file not in self._noted:
+            self._noted.add(file)
+            self.notes.append(f"{file}: {text}")
+
+
+def _opened(file: Path) -> BinaryIO:
+    try:
+        if file.name.endswith((SUFFIX, OPEN_SUFFIX)):
+            return cast("BinaryIO", gzip.open(file))
+        return file.open("rb")
+    except OSError as error:
+        raise CommandFailed(read_error(error, file)) from error
+
+
+def _wrong(file: Path, text: str, line: int = 0) -> RequestInvalid:
+    return RequestInvalid(
+        "cli.recording", f"the recording {text}", Where(file=str(file), line=line)
+    )
+
+
+def recording_of(path: str) -> Recording:
+    """Return the recording of a file, or of all files of a folder.
+
+    Raises: CommandFailed.
+    """
+    root = Path(path)
+    try:
+        if root.is_dir():
+            files = sorted(
+                one for one in root.iterdir() if one.name.endswith(_SUFFIXES)
+            )
+            if not files:
+                raise CommandFailed(f"no recording in {path}")
+        else:
+            root.stat()
+            files = [root]
+    except OSError as error:
+        raise CommandFailed(read_error(error, path)) from error
+    return Recording(files)
+
+
+def route_of_line(line: Line, number: int) -> Route:
+    """Return the route of a review. Raises: RequestInvalid for an unknown path."""
+    route = route_of(line.path.encode())
+    if route is None:
+        raise RequestInvalid(
+            "cli.recording", f"review {number} has the unknown path {line.path[:100]!r}"
+        )
+    return route
+
+
+@dataclass(slots=True)
+class Groups:
+    """The groups of a recording, by the number of their first review."""
+
+    first: dict[int, Group] = field(default_factory=dict)
+    paths: set[tuple[str, str]] = field(default_factory=set)
+    """(webhook, failurePolicy) of the shared paths that were recorded."""
+    start_ms: int = 0
+    end_ms: int = 0
+
+
+def groups_of(lines: Iterator[Line]) -> Groups:
+    """Find the reviews of each request.
+
+    The API server gives each path a review of its own, with another uid; the rest is
+    equal. The same path twice is two requests.
+    """
+    found = Groups()
+    open_groups: dict[bytes, deque[Group]] = {}
+    for number, line in enumerate(lines):
+        route = route_of_line(line, number)
+        stamp = line.time_ms
+        found.start_ms = min(found.start_ms or stamp, stamp)
+        found.end_ms = max(found.end_ms, stamp)
+        if not route.policy_key:
+            found.paths |= {(route.webhook, one) for one in route.failure_policies}
+        key = _identity(line, route)
+        waiting = open_groups.setdefault(key, deque(maxlen=REPLAY_EQUAL_REQUESTS_MAX))
+        group = next((one for one in waiting if one.takes(route, stamp)), None)
+        if group is not None:
+            group.add(route, line.answer)
+            continue
+        group = found.first[number] = Group(stamp, [route], line.answer)
+        waiting.append(group)
+    return found
+
+
+def _identity(line: Line, route: Route) -> bytes:
+    request = {name: one for name, one in line.request.items() if name != "uid"}
+    data = msgspec.json.encode([route.webhook, request])
+    return blake2b(data, digest_size=16).digest()

@@ -1,0 +1,102 @@
+"""Stand in for the cluster while a recording is replayed: nothing of it is known.
+
+Room: cli. Takes: a function that notes what a rule asked for. Gives: the ports of
+program/ports.py. Next: verdicts, which names the policies that asked.
+May touch: nothing outside its arguments.
+
+A port that returned something empty could turn a denial into a pass.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.program.ports import (
+    AccessQuery,
+    ApiRequest,
+    ClusterData,
+    Namespaces,
+    ObjectQuery,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+Note = Callable[[str], None]
+
+
+class Unrecorded:
+    """All ports; each use is noted and fails."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+
+    def _lacks(self, what: str) -> NoReturn:
+        self._note(what)
+        raise ExpressionFailed(
+            "replay.not_recorded", f"not decidable from the recording: {what}"
+        )
+
+    def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
+        """Note a ConfigMap."""
+        del deadline_ns
+        self._lacks(f"ConfigMap {namespace}/{name}")
+
+    def call(self, request: ApiRequest, deadline_ns: int) -> Json:
+        """Note a call to the API server or to a service."""
+        del deadline_ns
+        self._lacks(f"{request.method} {request.path or request.url}")
+
+    def image_data(self, reference: str, deadline_ns: int) -> Json:
+        """Note an image."""
+        del deadline_ns
+        self._lacks(f"image {reference}")
+
+    def entry(self, name: str) -> Json:
+        """Note a GlobalContextEntry."""
+        self._lacks(f"GlobalContextEntry {name}")
+
+    def namespace(self, name: str, deadline_ns: int) -> Json:
+        """Note a Namespace: only its labels are recorded."""
+        del deadline_ns
+        self._lacks(f"Namespace {name}")
+
+    def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
+        """Note objects."""
+        del deadline_ns
+        self._lacks(f"{asked.kind} {asked.namespace}/{asked.name}")
+
+    def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
+        """Note an access check."""
+        del deadline_ns
+        self._lacks(f"access of user {asked.user}")
+
+    def is_namespaced(self, group: str, version: str, kind: str) -> bool:
+        """Note the scope of a kind."""
+        del version
+        self._lacks(f"scope of {group}/{kind}")
+
+    def random_bytes(self, count: int) -> bytes:
+        """Note a random value, which is another one each time."""
+        self._note("random()")
+        return bytes(count)
+
+    def resolve_host(self, host: str) -> list[str]:
+        """Note an address."""
+        self._lacks(f"addresses of {host}")
+
+
+def unrecorded(note: Note, namespaces: Namespaces) -> ClusterData:
+    """Return the ports; ``namespaces`` has the recorded labels."""
+    ports = Unrecorded(note)
+    return ClusterData(
+        config_maps=ports,
+        api_calls=ports,
+        images=ports,
+        global_context=ports,
+        namespaces=namespaces,
+        namespace_objects=ports,
+        objects=ports,
+        scopes=ports,
+        authority=ports,
+        random_bytes=ports.random_bytes,
+        resolve_host=ports.resolve_host,
+    )

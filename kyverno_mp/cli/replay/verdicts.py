@@ -1,0 +1,293 @@
+"""Evaluate recorded reviews with the engine of the webhook, by one set of policies.
+
+Room: cli. Takes: compiled policies, Lines of a recording. Gives: a Verdict for each.
+Next: changes. May touch: the clock, for deadlines.
+Source: docs/replay.md; docs/architecture.md 3.
+
+The path is the server's own, from the bytes of a review to those of an answer. Only the
+cluster is missing: a policy that asked for it, or may have read a redacted value, is
+undecided, and then the request is neither allowed nor mutated.
+"""
+
+import base64
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.admission.denial import blocks
+from kyverno_mp.cli.replay.redacted import RedactedReads
+from kyverno_mp.cli.replay.unrecorded import unrecorded
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.list_source import ListSource
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import ERROR, FAIL, PASS, PolicyResponse
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.recording.format import Line
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.review.service import Service
+from kyverno_mp.webhook.route import MUTATE, Route
+
+ALLOWED: Final = "allowed"
+DENIED: Final = "denied"
+UNDECIDABLE: Final = "undecidable"
+_NO_POLICY: Final = ""
+"""Instead of a policy's key: the whole request could not be evaluated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one set of policies decides about one request."""
+
+    outcome: str
+    policies: tuple[str, ...] = ()
+    """Keys of those that deny or mutate."""
+    reasons: tuple[str, ...] = ()
+    """``policy/rule: message`` of what denies."""
+    patch: tuple[dict[str, Json], ...] = ()
+    undecided: tuple[tuple[str, str], ...] = ()
+    """(policy, what its decision needs), sorted."""
+    took_part: frozenset[str] = frozenset()
+    """Keys of the policies with rules that matched."""
+    is_validated: bool = True
+    """Policies decide on their own: False where one changes what the next one sees."""
+
+
+class _Response(msgspec.Struct):
+    allowed: bool
+    patch: str = ""
+
+
+class _Answer(msgspec.Struct):
+    response: _Response
+
+
+_ANSWER: Final = msgspec.json.Decoder(_Answer)
+_PATCH: Final = msgspec.json.Decoder(list[dict[str, Json]])
+
+
+class _NotedEngine(Engine):
+    """An engine that remembers which evaluation is running."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, cluster_data: ClusterData, clock: Clock) -> None:
+        super().__init__(cluster_data, clock)
+        self.context: RequestContext | None = None
+
+    def open(
+        self, request: Request, deadline_ns: int = 0, pace: Pace | None = None
+    ) -> RequestContext:
+        """Create the context, and remember it."""
+        self.context = super().open(request, deadline_ns, pace)
+        return self.context
+
+
+@dataclass(slots=True)
+class _Current:
+    """The review that is evaluated: what it has beside the AdmissionRequest."""
+
+    line: Line | None = None
+    responses: Sequence[PolicyResponse] = ()
+    codes: list[str] = field(default_factory=list)
+    lacking: set[tuple[str, str]] = field(default_factory=set)
+
+    # webhook.ports.NamespaceLabels and Roles, and decode's top kind.
+
+    def labels(self, _namespace: str) -> Mapping[str, str] | None:
+        """Return the recorded labels."""
+        assert self.line is not None
+        return self.line.namespace_labels
+
+    def roles_of(
+        self, _namespace: str, _username: str, _groups: Sequence[str]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the recorded roles."""
+        assert self.line is not None
+        return tuple(self.line.roles), tuple(self.line.cluster_roles)
+
+    def top_kind(self, _group: str, _version: str, _resource: str) -> str | None:
+        """Return the kind that policies match on."""
+        assert self.line is not None
+        return self.line.kind[2]
+
+    # webhook.ports.Records.
+
+    def review(
+        self,
+        _request: Request,
+        _webhook: str,
+        responses: Sequence[PolicyResponse],
+        *,
+        allowed: bool,
+        seconds: float,
+    ) -> None:
+        """Keep the responses of the policies."""
+        del allowed, seconds
+        self.responses = responses
+
+    def audit(self, *_given: object) -> None:
+        """Ignore audits: they change no verdict."""
+
+    def http(self, *_given: object) -> None:
+        """Ignore requests: there are none."""
+
+    def error(self, code: str) -> None:
+        """Keep the code of what could not be evaluated."""
+        self.codes.append(code)
+
+
+class Replayer:
+    """One set of policies, linked once, and applied to many reviews."""
+
+    def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
+        self._current = current = _Current()
+        self._reads = RedactedReads(policies)
+        self._asking = frozenset(
+            one.policy.key
+            for one in policies
+            if any(rule.effects for rule in one.rules)
+        )
+        clock = Clock(now=self._now, monotonic_ns=time.monotonic_ns)
+        self._engine = _NotedEngine(unrecorded(self._note, current), clock)
+        planner = ValidationPlanner(self._engine, ListSource(policies, link_rule))
+        mutations = MutationPlanner(self._engine, ListSource(policies, link_mutation))
+        self._service = Service(
+            Dependencies(
+                records=current,
+                monotonic_ns=time.monotonic_ns,
+                roles=current,
+                namespaces=current,
+                top_kind=current.top_kind,
+            ),
+            handlers_of(
+                SnapshotEvaluate(lambda: planner),
+                SnapshotMutate(lambda: mutations),
+            ),
+        )
+
+    def _now(self) -> datetime:
+        """Return the time of the review."""
+        assert self._current.line is not None
+        return datetime.fromtimestamp(self._current.line.time_ms / 1000, UTC)
+
+    def _note(self, what: str) -> None:
+        context = self._engine.context
+        policy = context.runtime.policy if context is not None else None
+        self._current.lacking.add((getattr(policy, "key", _NO_POLICY), what))
+
+    def verdict(self, line: Line, body: bytes, route: Route) -> Verdict:
+        """Evaluate one review; ``body``: the AdmissionReview's bytes."""
+        current = self._current
+        current.line, current.responses = line, ()
+        current.codes, current.lacking = [], set()
+        try:
+            answer = self._service.answer(route, b"", body)
+        except HttpError as error:
+            return _undecidable({(_NO_POLICY, f"the review: {error}")})
+        assert isinstance(answer, bytes), "without lanes, nothing is answered later"
+        undecided = self._undecided(line)
+        told = _ANSWER.decode(answer).response
+        if route.webhook == MUTATE:
+            return self._mutated(told, undecided)
+        return self._validated(told, undecided)
+
+    def _undecided(self, line: Line) -> set[tuple[str, str]]:
+        """Return the policies whose results are not known, and why."""
+        current = self._current
+        found = set(current.lacking)
+        if found:
+            # Policies share what one of them has asked for.
+            known = {policy for policy, _ in found}
+            whats = sorted({what for _, what in found})
+            found |= {
+                (one.policy.key, ", ".join(whats))
+                for one in current.responses
+                if one.policy.key in self._asking and one.policy.key not in known
+            }
+        for code in current.codes:
+            found.add((_NO_POLICY, f"not evaluated: {code}"))
+        if line.redacted:
+            for key in self._reads.matching(line.redacted):
+                found.add((key, "redacted annotations"))
+            for response in current.responses:
+                policy = response.policy
+                for rule in _rules_of(response):
+                    identity = (policy.key, policy.kind)
+                    if self._reads.concerns(identity, rule, line.redacted):
+                        found.add((policy.key, f"redacted: {', '.join(line.redacted)}"))
+        return found
+
+    def _validated(self, told: _Response, undecided: set[tuple[str, str]]) -> Verdict:
+        unknown = {policy for policy, _ in undecided}
+        responses = self._current.responses
+        denying = [
+            one for one in responses if blocks(one) and one.policy.key not in unknown
+        ]
+        if denying:
+            # Whatever the others decide: one denial is enough.
+            return self._finished(DENIED, undecided, denying)
+        if undecided:
+            return self._finished(UNDECIDABLE, undecided)
+        return self._finished(ALLOWED if told.allowed else DENIED, undecided)
+
+    def _mutated(self, told: _Response, undecided: set[tuple[str, str]]) -> Verdict:
+        responses = self._current.responses
+        if undecided:
+            return self._finished(UNDECIDABLE, undecided, is_validated=False)
+        if not told.allowed:
+            denying = [one for one in responses if one.errored() or one.failed()]
+            return self._finished(DENIED, undecided, denying)
+        mutating = [
+            one for one in responses if any(r.status == PASS for r in one.results)
+        ]
+        patch = _PATCH.decode(base64.b64decode(told.patch)) if told.patch else []
+        return self._finished(ALLOWED, undecided, mutating if patch else (), patch)
+
+    def _finished(
+        self,
+        outcome: str,
+        undecided: set[tuple[str, str]],
+        policies: Sequence[PolicyResponse] = (),
+        patch: Sequence[dict[str, Json]] = (),
+        *,
+        is_validated: bool = True,
+    ) -> Verdict:
+        taking = {one.policy.key for one in self._current.responses if _rules_of(one)}
+        reasons = [
+            f"{one.policy.key}/{found.rule}: {found.message}"
+            for one in policies
+            for found in one.results
+            if found.status in (FAIL, ERROR)
+        ]
+        return Verdict(
+            outcome=outcome,
+            policies=tuple(sorted({one.policy.key for one in policies})),
+            reasons=tuple(reasons),
+            patch=tuple(patch),
+            undecided=tuple(sorted(undecided)),
+            took_part=frozenset(taking | {policy for policy, _ in undecided}),
+            is_validated=is_validated,
+        )
+
+
+def _rules_of(response: PolicyResponse) -> list[str]:
+    """Return the rules that matched."""
+    found = [one.rule for one in response.results]
+    return [*response.passed, *response.skipped, *found]
+
+
+def _undecidable(undecided: set[tuple[str, str]]) -> Verdict:
+    return Verdict(UNDECIDABLE, undecided=tuple(sorted(undecided)))

@@ -1,0 +1,70 @@
+"""Hold the style sheet of the page: light and dark, from phones to wide screens.
+
+Room: cli. Gives: STYLE. Next: page, which puts it into the page and its digest into the
+Content-Security-Policy. May touch: nothing outside its arguments.
+
+The text colours have a contrast of at least 4.5 to 1 on their backgrounds, those of the
+bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11).
+"""
+
+from typing import Final
+
+STYLE: Final = """
+:root { color-scheme: light dark; --back: #ffffff; --text: #1b1f24; --soft: #57606a;
+  --line: #d0d7de; --head: #f3f5f7; --link: #0550ae; --fail: #b42318; --error: #7a3ea8;
+  --warn: #946200; --pass: #1a7f37; --skip: #6e7781; }
+@media (prefers-color-scheme: dark) {
+  :root { --back: #12161c; --text: #e6eaef; --soft: #a3adb8; --line: #39424d;
+    --head: #1c222a; --link: #7ab7ff; --fail: #ff7b72; --error: #d2a8ff;
+    --warn: #e3b341; --pass: #56d364; --skip: #8b949e; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--back); color: var(--text);
+  font: 16px/1.5 system-ui, sans-serif; }
+header, main, footer { max-width: 90rem; margin: 0 auto; padding: 0 1.5rem; }
+footer { color: var(--soft); padding-bottom: 1.5rem; }
+h1 { font-size: 1.6rem; margin: 1.5rem 0 .5rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
+a { color: var(--link); }
+:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+.skip-link { position: absolute; left: -100rem; }
+.skip-link:focus { left: 1rem; top: 1rem; background: var(--back); padding: .5rem; }
+nav ul, .totals { list-style: none; margin: 0; padding: 0; display: flex;
+  flex-wrap: wrap; gap: .25rem 1.25rem; }
+.totals { gap: .75rem; margin: 1rem 0; }
+.total { border: 1px solid var(--line); border-left: .4rem solid;
+  border-radius: .3rem; padding: .4rem .9rem; min-width: 8rem; }
+.total span { color: var(--text); }
+.total .number { display: block; font-size: 1.6rem; font-weight: 600; }
+.total .share { color: var(--soft); }
+.total.fail { border-left-color: var(--fail); }
+.total.error { border-left-color: var(--error); }
+.total.warn { border-left-color: var(--warn); }
+.total.pass { border-left-color: var(--pass); }
+.total.skip { border-left-color: var(--skip); }
+.bar { display: block; width: 100%; border-radius: .2rem; }
+.bar.overall { height: 1.2rem; }
+.bar.row { height: .8rem; }
+rect.fail { fill: var(--fail); } rect.error { fill: var(--error); }
+rect.warn { fill: var(--warn); } rect.pass { fill: var(--pass); }
+rect.skip { fill: var(--skip); }
+.wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .3rem; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .7rem;
+  border-top: 1px solid var(--line); }
+thead th { background: var(--head); border-top: 0; white-space: nowrap; }
+tbody th { font-weight: 500; overflow-wrap: anywhere; min-width: 10rem; }
+td { overflow-wrap: anywhere; min-width: 6.5rem; }
+.chart { min-width: 10rem; width: 40%; vertical-align: middle; }
+.count { text-align: right; min-width: 0; white-space: nowrap;
+  font-variant-numeric: tabular-nums; }
+.count.fail, .mark.fail { color: var(--fail); }
+.count.error, .mark.error { color: var(--error); }
+.count.warn, .mark.warn { color: var(--warn); }
+.mark.pass { color: var(--pass); }
+.none, .mark.skip { color: var(--soft); }
+.mark { font-weight: 600; }
+.message { min-width: 18rem; white-space: pre-wrap; }
+.hidden { position: absolute; width: 1px; height: 1px; overflow: hidden;
+  clip-path: inset(50%); white-space: nowrap; }
+@media print { .wide { overflow: visible; } nav, .skip-link { display: none; } }
+"""

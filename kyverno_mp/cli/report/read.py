@@ -1,0 +1,234 @@
+"""Read policy reports from files, from standard input or from a cluster.
+
+Room: cli. Takes: paths, or a kubeconfig's cluster and selectors. Gives: Entries.
+Next: command. May touch: files named by the user, standard input, the API server
+through kube/ (reading only).
+Source: wgpolicyk8s.io/v1alpha2 and openreports.io/v1alpha1 (config/crds); Kyverno
+pkg/utils/report. ``apply --policy-report`` writes openreports' fields, and the kind
+PolicyReport for namespaced policies.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import msgspec
+
+from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.report.entries import RESULTS, Entry
+from kyverno_mp.cli.sources.folders import YAML, files_below
+from kyverno_mp.errors import InputError, RequestInvalid, Where
+from kyverno_mp.policy.load import items_of, load
+from kyverno_mp.values.jsonvalue import Json
+
+_GROUPS: Final = ("wgpolicyk8s.io/", "openreports.io/")
+_KINDS: Final = frozenset(
+    {"PolicyReport", "ClusterPolicyReport", "Report", "ClusterReport"}
+)
+_CLUSTER_KINDS: Final = (
+    ("wgpolicyk8s.io/v1alpha2", "PolicyReport"),
+    ("wgpolicyk8s.io/v1alpha2", "ClusterPolicyReport"),
+    ("openreports.io/v1alpha1", "Report"),
+    ("openreports.io/v1alpha1", "ClusterReport"),
+)
+_SUFFIXES: Final = (*YAML, ".json", ".jsonl")
+_BOM: Final = b"\xef\xbb\xbf"
+_TIME_S_MAX: Final = 253_402_300_799
+"""The last second of the year 9999; later ones have no usual date."""
+
+
+class Scope(NamedTuple):
+    """Which reports of a cluster: of one namespace, with labels; "" = all."""
+
+    namespace: str = ""
+    selector: str = ""
+
+
+def entries_of_paths(paths: Sequence[str]) -> list[Entry]:
+    """Return the entries of all reports in files and folders, - for standard input.
+
+    Documents of other kinds are left out. Raises: CommandFailed for a path that cannot
+    be read or has no report, InputError for a file that cannot be parsed.
+    """
+    found: list[Entry] = []
+    for path in paths:
+        reports = 0
+        for data, file in _texts(path):
+            for raw in _documents(data, file):
+                if _is_report(raw):
+                    reports += 1
+                    found.extend(entries_of(raw, file))
+        if not reports:
+            raise CommandFailed(f"no policy reports in {path}")
+    return found
+
+
+def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entry]:
+    """Return the entries of the reports that a cluster stores.
+
+    Raises: SettingInvalid, DependencyError, CommandFailed.
+    """
+    # Imported late: the client costs 60 ms.
+    from kyverno_mp.cli.cluster.access import open_cluster
+    from kyverno_mp.kube.discovery import Discovery
+    from kyverno_mp.kube.watch import WatchScope, list_all
+
+    found: dict[bytes, list[Entry]] = {}
+    with open_cluster(kubeconfig, context) as cluster:
+        discovery = Discovery(cluster.client)
+        discovery.refresh()
+        served = [
+            resource
+            for api_version, kind in _CLUSTER_KINDS
+            if (resource := discovery.directory.of_kind(api_version, kind)) is not None
+        ]
+        if not served:
+            raise CommandFailed(
+                "the cluster has no kind of policy reports (wgpolicyk8s.io/v1alpha2,"
+                " openreports.io/v1alpha1)"
+            )
+        with progress("Reading", 0, "reports") as advance:
+            for resource in served:
+                if scope.namespace and not resource.namespaced:
+                    continue
+                # PERF: one report in memory at a time; only its entries stay.
+                said = {"apiVersion": resource.api_version, "kind": resource.kind}
+
+                def take(raw: msgspec.Raw, said: dict[str, str] = said) -> None:
+                    report = msgspec.json.decode(raw) | said
+                    # A list that expired starts over: the same report comes again.
+                    found[_identity(report)] = list(entries_of(report, "the cluster"))
+                    advance(1)
+
+                watched = WatchScope(
+                    resource=resource,
+                    namespace=scope.namespace,
+                    label_selector=scope.selector,
+                )
+                list_all(cluster.client, watched, take)
+    return [entry for entries in found.values() for entry in entries]
+
+
+def _identity(report: dict[str, Json]) -> bytes:
+    metadata = _mapping(report.get("metadata"))
+    key = [report.get(name) for name in ("apiVersion", "kind")]
+    key += [metadata.get(name) for name in ("namespace", "name")]
+    return msgspec.json.encode(key)
+
+
+def _texts(path: str) -> Iterator[tuple[bytes, str]]:
+    if path == "-":
+        if sys.stdin.isatty():
+            click.echo("reading reports from standard input", err=True)
+        yield sys.stdin.buffer.read(), "standard input"
+        return
+    try:
+        root = Path(path)
+        files = files_below(root, _SUFFIXES) if root.is_dir() else [root]
+        for file in files:
+            yield file.read_bytes(), str(file)
+    except OSError as error:
+        raise CommandFailed(read_error(error, path)) from error
+
+
+def _documents(data: bytes, file: str) -> Iterator[Json]:
+    """Yield the documents of YAML, JSON, lists of objects, or JSON lines.
+
+    Raises: PolicyInvalid, with the place of what cannot be parsed.
+    """
+    text = data.removeprefix(_BOM)
+    if text.lstrip()[:1] == b"[":
+        # Some programs write a bare array.
+        loaded = load(b'{"kind":"List","items":' + text + b"}", file=file)
+        yield from (one.raw for one in loaded)
+        return
+    lines = _json_lines(text)
+    if lines is not None:
+        for raw in lines:
+            items = items_of(raw)
+            yield from ((raw,) if items is None else (one for _, one in items))
+        return
+    yield from (one.raw for one in load(text, file=file))
+
+
+def _json_lines(text: bytes) -> list[Json] | None:
+    """Return the objects of JSON lines, which ``apply`` writes; None: something else.
+
+    One line alone is any JSON.
+    """
+    if not text.startswith(b"{") or b"\n{" not in text:
+        return None
+    try:
+        return [msgspec.json.decode(one) for one in text.splitlines() if one.strip()]
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+
+
+def _is_report(raw: Json) -> bool:
+    if type(raw) is not dict:
+        return False
+    version = _text(raw.get("apiVersion"))
+    return version.startswith(_GROUPS) and raw.get("kind") in _KINDS
+
+
+def entries_of(report: dict[str, Json], file: str) -> Iterator[Entry]:
+    """Yield an entry for each result and object of a report.
+
+    Raises: RequestInvalid for a result that no report may have: it must not look like
+    a pass.
+    """
+    metadata = _mapping(report.get("metadata"))
+    results = report.get("results")
+    if results is not None and type(results) is not list:
+        raise _wrong(file, metadata, "results is not a list")
+    for number, raw in enumerate(results or ()):
+        if type(raw) is not dict or raw.get("result") not in RESULTS:
+            said = raw.get("result") if type(raw) is dict else raw
+            text = f"results[{number}] has an unknown result: {str(said)[:100]!r}"
+            raise _wrong(file, metadata, text)
+        objects = raw.get("resources")
+        targets = (
+            [one for one in objects or () if type(one) is dict]
+            if (type(objects) is list)
+            else []
+        )
+        for target in targets or [_mapping(report.get("scope"))]:
+            yield _entry(raw, target, metadata)
+
+
+def _entry(
+    raw: dict[str, Json], target: dict[str, Json], metadata: dict[str, Json]
+) -> Entry:
+    # The names repeat in most results: one text of each is enough.
+    intern = sys.intern
+    namespace = _text(target.get("namespace")) or _text(metadata.get("namespace"))
+    stamp = _mapping(raw.get("timestamp")).get("seconds")
+    return Entry(
+        policy=intern(_text(raw.get("policy"))),
+        rule=intern(_text(raw.get("rule"))),
+        result=intern(raw["result"]),
+        severity=intern(_text(raw.get("severity"))),
+        category=intern(_text(raw.get("category"))),
+        source=intern(_text(raw.get("source"))),
+        message=intern(_text(raw.get("message")) or _text(raw.get("description"))),
+        namespace=intern(namespace),
+        kind=intern(_text(target.get("kind"))),
+        name=intern(_text(target.get("name"))),
+        timestamp_s=stamp if type(stamp) is int and 0 <= stamp <= _TIME_S_MAX else 0,
+    )
+
+
+def _wrong(file: str, metadata: dict[str, Json], text: str) -> InputError:
+    name = _text(metadata.get("name"))[:253] or "without a name"
+    return RequestInvalid("cli.report", f"report {name}: {text}", Where(file=file))
+
+
+def _text(value: Json) -> str:
+    return value if type(value) is str else ""
+
+
+def _mapping(value: Json) -> dict[str, Json]:
+    return value if type(value) is dict else {}

@@ -1,0 +1,108 @@
+"""Provide compiled policies of this process as a rule source, without a snapshot.
+
+Room: program. Takes: CompiledPolicy records and a link function. Gives: ListSource, a
+RuleSource as the CLI and tests use it. Next: program/engine.
+May touch: nothing outside its arguments.
+Source: docs/architecture.md 3. Policies are distinguished by kind and operation only.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR
+from kyverno_mp.ir.match import FilterIR, MatchIR
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
+from kyverno_mp.limits import CANDIDATE_PLANS_MAX
+from kyverno_mp.program.matching.candidates import RequestKey
+from kyverno_mp.program.matching.kind import selector_matches
+from kyverno_mp.program.matching.rule_ref import PolicyCandidates, RuleRef
+from kyverno_mp.program.request import Request
+
+T = TypeVar("T")
+
+
+class _ListRecords:
+    """Records that are already in memory."""
+
+    def __init__(self, policies: Sequence[CompiledPolicy]) -> None:
+        self._policies = policies
+
+    def policy(self, position: int) -> PolicyIR:
+        return self._policies[position].policy
+
+    def policy_head(self, position: int) -> PolicyHeadIR:
+        policy = self.policy(position)
+        return PolicyHeadIR(policy.kind, policy.name, policy.namespace)
+
+    def rule(self, position: int, number: int) -> RuleIR:
+        return self._policies[position].rules[number]
+
+    def rule_head(self, position: int, number: int) -> RuleHeadIR:
+        rule = self.rule(position, number)
+        return RuleHeadIR(rule.name, rule.rule_type, rule.match, rule.exclude)
+
+    def rule_bytes(self, position: int, number: int) -> int:
+        # No record has to be read, and linking delays no request.
+        del position, number
+        return 1
+
+
+class ListSource(Generic[T]):
+    """Rules of a list of policies, linked when a request needs them."""
+
+    def __init__(
+        self,
+        policies: Iterable[CompiledPolicy],
+        link: Callable[[PolicyIR, RuleIR], T],
+    ) -> None:
+        kept = tuple(policies)
+        records = _ListRecords(kept)
+        self._memo: dict[RequestKey, Sequence[PolicyCandidates[T]]] = {}
+        self._policy = records.policy
+        self._rules = [
+            [
+                (rule.match, RuleRef(records, records.policy, link, position, number))
+                for number, rule in enumerate(compiled.rules)
+            ]
+            for position, compiled in enumerate(kept)
+        ]
+
+    def candidates(self, request: Request) -> Sequence[PolicyCandidates[T]]:
+        """Return the policies with rules for the request's kind and operation."""
+        asked = (
+            request.group,
+            request.version,
+            request.kind,
+            request.subresource,
+            request.operation,
+        )
+        known = self._memo.get(asked)
+        if known is None:
+            if len(self._memo) >= CANDIDATE_PLANS_MAX:
+                self._memo.clear()
+            known = self._memo[asked] = self._select(asked)
+        return known
+
+    def _select(self, asked: RequestKey) -> Sequence[PolicyCandidates[T]]:
+        selected = (
+            (position, tuple(ref for match, ref in rules if _may_match(match, asked)))
+            for position, rules in enumerate(self._rules)
+        )
+        return tuple(
+            PolicyCandidates(self._policy, position, refs)
+            for position, refs in selected
+            if refs
+        )
+
+
+def _may_match(match: MatchIR, asked: RequestKey) -> bool:
+    holds = [_filter_may_match(record, asked) for record in match.filters]
+    return any(holds) and (match.mode == "any" or all(holds))
+
+
+def _filter_may_match(record: FilterIR, asked: RequestKey) -> bool:
+    if record.operations and asked[4] not in record.operations:
+        return False
+    return not record.kinds or any(
+        selector_matches(kind, asked[:4]) for kind in record.kinds
+    )

@@ -1,0 +1,51 @@
+"""Read paths of fields of kinds: ``Kind:path.of.fields``, ``[]`` for each element.
+
+Room: values. Takes: a comma list. Gives: FieldPath records, or why the text is none.
+Next: settings/texts.py checks the setting; webhook/recording uses the paths.
+May touch: nothing outside its arguments.
+"""
+
+from typing import Final, NamedTuple
+
+EACH: Final = "*"
+"""Each element of a list, or each value of a map."""
+Tokens = tuple[str, ...]
+
+
+class FieldPath(NamedTuple):
+    """The fields below one path in objects of a kind, which may have wildcards."""
+
+    kind: str
+    tokens: Tokens
+
+
+def field_paths(text: str) -> list[FieldPath]:
+    """Return the paths of a list that ``field_paths_problem`` accepts.
+
+    Shape: ``"Pod:spec.containers[].env"`` -> ``("Pod", ("spec", "containers", "*",
+    "env"))``.
+    """
+    return [_path(part) for part in _parts(text)]
+
+
+def field_paths_problem(text: str) -> str:
+    """Return what was expected instead, "" for a valid list."""
+    for part in _parts(text):
+        path = _path(part)
+        if not path.kind or not all(path.tokens):
+            return f"expected Kind:path.of.fields instead of {part!r}"
+        first, second = (*path.tokens, "")[:2]
+        if first in ("apiVersion", "kind", EACH) or (
+            first == "metadata" and second != "annotations"
+        ):
+            return f"{part!r} would remove what identifies an object"
+    return ""
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _path(part: str) -> FieldPath:
+    kind, _, path = part.partition(":")
+    return FieldPath(kind, tuple(path.replace("[]", f".{EACH}").split(".")))

@@ -1,0 +1,158 @@
+"""Write lines into compressed files of a folder, and delete the oldest ones.
+
+Room: webhook. Takes: a folder, bytes in all, the number of writers. Gives:
+RecordingFiles, one per worker. Next: recorder.py, whose thread alone calls it.
+May touch: files of the folder that end in .jsonl.gz or .jsonl.gz.part; the clock.
+Source: docs/replay.md (files); RFC 1952.
+
+All files together never exceed the given bytes: each writer's open file has a reserved
+part of them, and closed files are deleted, oldest first, to keep to the rest. A file
+whose writer died counts as closed.
+"""
+
+import contextlib
+import gzip
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from kyverno_mp import __version__
+from kyverno_mp.limits import RECORDING_FILE_SHARE
+from kyverno_mp.telemetry.page import start_ticks
+from kyverno_mp.webhook.recording.format import (
+    OPEN_SUFFIX,
+    SUFFIX,
+    VERSION,
+    Header,
+)
+
+_NAME: Final = re.compile(
+    r"reviews-\d{8}T\d{6}-(\d+)-(\d+)-[0-9a-f]+\.jsonl\.gz(\.part)?"
+)
+_OVERHEAD_BYTES: Final = 1024
+"""The header of a file, the end of a file, and the end of a compressed block."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """The file that is written."""
+
+    path: Path
+    file: BinaryIO
+    stream: gzip.GzipFile
+
+
+class RecordingFiles:
+    """One worker's files, and its share in the bound of the folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        bytes_max: int,
+        writers: int,
+        *,
+        one_of: int = 1,
+        on_delete: Callable[[], None] = lambda: None,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """``one_of``: written into the headers; ``on_delete``: for each deletion."""
+        self._folder = folder
+        self.file_bytes = bytes_max // (RECORDING_FILE_SHARE * max(1, writers))
+        self._closed_bytes_max = bytes_max - self.file_bytes * max(1, writers)
+        self._one_of = one_of
+        self._on_delete = on_delete
+        self._now_s = now_s
+        self._open: _Open | None = None
+        pid = os.getpid()
+        self._mark = f"{pid}-{start_ticks(pid)}"
+
+    def prepare(self) -> None:
+        """Make the folder. Raises: OSError."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def write(self, line: bytes) -> bool:
+        """Append a line, in a new file when the current one is full.
+
+        False: it does not fit into a file. Raises: OSError, e.g. without free space;
+        the next line begins a new file.
+        """
+        # Deflate makes no line longer than this; the end of a file needs a few bytes.
+        worst = len(line) + len(line) // 1000 + _OVERHEAD_BYTES
+        if worst > self.file_bytes:
+            return False
+        try:
+            current = self._open or self._begin()
+            if current.file.tell() + worst > self.file_bytes:
+                self.close()
+                current = self._begin()
+            current.stream.write(line + b"\n")
+            # A killed worker, or a copy of the folder, has every line.
+            current.stream.flush(zlib.Z_SYNC_FLUSH)
+        except OSError:
+            self._abandon()
+            raise
+        return True
+
+    def close(self) -> None:
+        """Finish the current file. Raises: OSError."""
+        current, self._open = self._open, None
+        if current is not None:
+            current.stream.close()
+            current.file.close()
+            current.path.rename(current.path.with_name(_closed(current.path.name)))
+
+    def _abandon(self) -> None:
+        current, self._open = self._open, None
+        if current is not None:
+            with contextlib.suppress(OSError):
+                current.file.close()
+
+    def _begin(self) -> _Open:
+        self.prepare()
+        self._make_room()
+        now = datetime.fromtimestamp(self._now_s(), UTC)
+        own = f"{self._mark}-{os.urandom(4).hex()}"
+        name = f"reviews-{now:%Y%m%dT%H%M%S}-{own}{OPEN_SUFFIX}"
+        path = self._folder / name
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = os.fdopen(os.open(path, flags, 0o600), "wb")
+        stream = gzip.GzipFile("", "wb", compresslevel=6, fileobj=file)
+        self._open = _Open(path, file, stream)
+        header = Header(VERSION, __version__, f"{now:%Y-%m-%dT%H:%M:%SZ}", self._one_of)
+        stream.write(msgspec.json.encode(header) + b"\n")
+        return self._open
+
+    def _make_room(self) -> None:
+        """Delete the oldest closed files above the bound of all closed ones."""
+        closed: list[tuple[int, str, int]] = []
+        for path in self._folder.iterdir():
+            named = _NAME.fullmatch(path.name)
+            if named is None:
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                if named[3]:
+                    if start_ticks(int(named[1])) == int(named[2]):
+                        continue
+                    path = path.rename(path.with_name(_closed(path.name)))  # noqa: PLW2901 - the same file
+                facts = path.stat()
+                closed.append((facts.st_mtime_ns, path.name, facts.st_size))
+        left = sum(size for _, _, size in closed)
+        for _, name, size in sorted(closed):
+            if left <= self._closed_bytes_max:
+                return
+            left -= size
+            with contextlib.suppress(FileNotFoundError):
+                (self._folder / name).unlink()
+                self._on_delete()
+
+
+def _closed(name: str) -> str:
+    return name.removesuffix(OPEN_SUFFIX) + SUFFIX

@@ -1,0 +1,151 @@
+"""Remove the values of Secrets, tokens and configured fields from a review.
+
+Room: webhook. Takes: the setting KYVERNO_MP_RECORD_REDACT, reviews and patches. Gives:
+copies without these values, and the places of what is missing. Next: recorder.py.
+May touch: nothing outside its arguments.
+Source: docs/replay.md (what is not stored).
+
+SAFETY: values are replaced before a review is serialized; names of fields stay.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kyverno_mp.values.field_paths import EACH, FieldPath, Tokens, field_paths
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+REDACTED: Final = "***"
+"""What is stored instead of a value; it is not base64, so it is no Secret's value."""
+LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+_ANNOTATIONS: Final[Tokens] = ("metadata", "annotations")
+COPIES: Final = (
+    LAST_APPLIED,
+    "kapp.k14s.io/original",
+    "kapp.k14s.io/original-diff",
+    "objectset.rio.cattle.io/applied",
+    "banzaicloud.com/last-applied",
+)
+"""Annotations in which tools keep the whole object, so every redacted field, too."""
+_COPIES: Final[tuple[Tokens, ...]] = tuple((*_ANNOTATIONS, one) for one in COPIES)
+_ALWAYS: Final = (
+    FieldPath("Secret", ("data",)),
+    FieldPath("Secret", ("stringData",)),
+    # Arguments of commands often contain passwords.
+    FieldPath("PodExecOptions", ("command",)),
+    FieldPath("TokenRequest", ("status", "token")),
+    FieldPath("TokenReview", ("spec", "token")),
+)
+_KNOWN_EXTRA: Final = "authentication.kubernetes.io/"
+"""Keys of the user's ``extra`` that name pods, nodes and credentials, not secrets."""
+_OBJECTS: Final = ("object", "oldObject")
+
+
+class Redaction:
+    """The fields that are never stored."""
+
+    def __init__(self, text: str = "") -> None:
+        """Compile further fields (values/field_paths.py), beside those of _ALWAYS."""
+        self._fields = [*_ALWAYS, *field_paths(text)]
+
+    def tokens_of(self, kinds: Iterable[str]) -> list[Tokens]:
+        """Return the paths that are redacted in objects of any of these kinds."""
+        names = tuple(kinds)
+        found = [
+            one.tokens
+            for one in self._fields
+            if any(matches(one.kind, name) for name in names)
+        ]
+        return [*found, *_COPIES] if found else []
+
+    def review(
+        self, raw: dict[str, Json], kind: str
+    ) -> tuple[dict[str, Json], tuple[str, ...]]:
+        """Return the AdmissionRequest without the values, and JSON pointers to them.
+
+        ``kind``: that policies match on, e.g. Pod for an exec.
+        """
+        found = dict(raw)
+        missing: list[str] = []
+        for name in _OBJECTS:
+            resource = raw.get(name)
+            if type(resource) is dict:
+                places = self.tokens_of((kind, _kind_of(resource)))
+                for tokens in places:
+                    before = found[name]
+                    found[name] = without(before, tokens)
+                    if found[name] is not before:
+                        missing.append(pointer((name, *tokens)))
+        user = raw.get("userInfo")
+        if type(user) is dict and type(user.get("extra")) is dict:
+            extra = user["extra"]
+            secret = [one for one in extra if not one.startswith(_KNOWN_EXTRA)]
+            if secret:
+                kept = {
+                    key: value if key not in secret else without(value, ())
+                    for key, value in extra.items()
+                }
+                found["userInfo"] = {**user, "extra": kept}
+                missing += [pointer(("userInfo", "extra", key)) for key in secret]
+        return found, tuple(missing)
+
+    def patch(
+        self, operations: Sequence[dict[str, Json]], kinds: Iterable[str]
+    ) -> list[dict[str, Json]]:
+        """Return the JSON patch without values at, below or above redacted fields."""
+        places = self.tokens_of(kinds)
+        return [_operation(one, places) for one in operations]
+
+
+def _kind_of(resource: dict[str, Json]) -> str:
+    kind = resource.get("kind")
+    return kind if type(kind) is str else ""
+
+
+def without(value: Json, tokens: Tokens) -> Json:
+    """Return a copy without the scalars below a path; the value itself if it has none.
+
+    Containers stay, so that names of fields and lengths of lists are known.
+    """
+    if type(value) is dict:
+        if not tokens or tokens[0] == EACH:
+            names: Iterable[str] = value
+        else:
+            names = (tokens[0],) if tokens[0] in value else ()
+        changed = {
+            name: new
+            for name in names
+            if (new := without(value[name], tokens[1:])) is not value[name]
+        }
+        return {**value, **changed} if changed else value
+    if type(value) is list:
+        if tokens and tokens[0] != EACH:
+            return value
+        items = [without(one, tokens[1:]) for one in value]
+        is_new = any(new is not old for new, old in zip(items, value, strict=True))
+        return items if is_new else value
+    return REDACTED if not tokens and value is not None else value
+
+
+def pointer(tokens: Iterable[str]) -> str:
+    """Return a JSON pointer (RFC 6901)."""
+    return "".join(f"/{one.replace('~', '~0').replace('/', '~1')}" for one in tokens)
+
+
+def tokens_of_pointer(text: str) -> Tokens:
+    """Return the parts of a JSON pointer."""
+    parts = text.split("/")[1:]
+    return tuple(one.replace("~1", "/").replace("~0", "~") for one in parts)
+
+
+def _operation(raw: dict[str, Json], places: Sequence[Tokens]) -> dict[str, Json]:
+    if "value" not in raw:
+        return raw
+    at = tokens_of_pointer(str(raw.get("path", "")))
+    value = raw["value"]
+    for tokens in places:
+        shared = zip(at, tokens, strict=False)
+        if all(EACH in (one, other) or one == other for one, other in shared):
+            value = without(value, tokens[len(at) :])
+    return {**raw, "value": value}
