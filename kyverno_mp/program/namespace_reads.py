@@ -4,11 +4,7 @@ Room: program. Takes: records of a policy and of a rule. Gives: reads_namespace;
 say it of their candidates. Next: webhook/review/service asks the API server only then.
 May touch: nothing outside its arguments.
 Source: the readers of Request.namespace_labels and Request.namespace_known; a test
-<<<<<<< HEAD
 lists their modules.
-=======
-lists them.
->>>>>>> main
 
 A new namespace is not published yet when its first objects are reviewed. Rules that
 read neither its labels nor whether it exists have the same result without it.
