@@ -36,7 +36,8 @@ _BACKGROUND_DEPLOYMENT: Final = _HERE / "parts" / "background-deployment.yaml"
 _CLEANUP: Final = _HERE / "parts" / "cleanup-rbac.yaml"
 _CLEANUP_DEPLOYMENT: Final = _HERE / "parts" / "cleanup-deployment.yaml"
 _TOKENS: Final = _HERE / "parts" / "pool-tokens.yaml"
-_LATER: Final = (_HERE / "parts" / "reports-rbac.yaml",)
+_REPORTS: Final = _HERE / "parts" / "reports-rbac.yaml"
+_REPORTS_DEPLOYMENT: Final = _HERE / "parts" / "reports-deployment.yaml"
 _LABELS: Final = re.compile(r"^( *)labels:\n((?:\1  \S.*\n)+)", re.MULTILINE)
 _OURS: Final = "app.kubernetes.io/part-of: kyverno"
 _NAME_LABEL: Final = "app.kubernetes.io/name: kyverno-mp"
@@ -47,6 +48,8 @@ _POOLS_HERE: Final = """\
               value: "1"
             - name: KYVERNO_MP_BACKGROUND_WORKERS
               value: "4"
+            - name: KYVERNO_MP_REPORTS_WORKERS
+              value: "1"
 """
 _POOLS_ELSEWHERE: Final = """\
             - name: KYVERNO_MP_CLEANUP_WORKERS
@@ -55,17 +58,19 @@ _POOLS_ELSEWHERE: Final = """\
               value: "0"
             - name: KYVERNO_MP_BACKGROUND_ELSEWHERE
               value: "true"
+            - name: KYVERNO_MP_REPORTS_WORKERS
+              value: "0"
+            - name: KYVERNO_MP_REPORTS_ELSEWHERE
+              value: "true"
 """
 _MADE: Final = "# Made by `python deploy/compose.py` from deploy/parts and config.\n"
 _ALL_IN_ONE: Final = """\
 # kyverno-mp, all in one: `kubectl apply -f install.yaml`; docs/install.md.
-# One Deployment runs every role that this version has: admission, background, cleanup.
+# One Deployment runs every role: admission, background, reports, cleanup.
 """
 _SPLIT: Final = """\
 # kyverno-mp, a Deployment for each role: `kubectl apply -f install-split.yaml`.
-# This version has the roles admission, background and cleanup. The role reports has its
-# ServiceAccount and permissions, so that grants to it can be made; its Deployment comes
-# with the version that has the role.
+# The roles are admission, background, reports and cleanup.
 """
 
 
@@ -126,20 +131,25 @@ _BASE: Final = """\
 
 def install() -> str:
     """Return the text of install.yaml."""
-    accounts = (_NAMESPACE, _ADMISSION, _BACKGROUND, _CLEANUP, _TOKENS)
+    accounts = (_NAMESPACE, _ADMISSION, _BACKGROUND, _REPORTS, _CLEANUP, _TOKENS)
     return _join(_ALL_IN_ONE, (*accounts, *_COMMON, _DEPLOYMENT, *_definitions()))
 
 
 def install_without_crds() -> str:
     """Return the text of install-without-crds.yaml."""
-    accounts = (_NAMESPACE, _ADMISSION, _BACKGROUND, _CLEANUP, _TOKENS)
+    accounts = (_NAMESPACE, _ADMISSION, _BACKGROUND, _REPORTS, _CLEANUP, _TOKENS)
     return _join(_WITHOUT, (*accounts, *_COMMON, _DEPLOYMENT))
 
 
 def install_split() -> str:
     """Return the text of install-split.yaml."""
-    accounts = (_NAMESPACE, _ADMISSION, _BACKGROUND, *_LATER, _CLEANUP)
-    deployments = (_DEPLOYMENT, _BACKGROUND_DEPLOYMENT, _CLEANUP_DEPLOYMENT)
+    accounts = (_NAMESPACE, _ADMISSION, _BACKGROUND, _REPORTS, _CLEANUP)
+    deployments = (
+        _DEPLOYMENT,
+        _BACKGROUND_DEPLOYMENT,
+        _REPORTS_DEPLOYMENT,
+        _CLEANUP_DEPLOYMENT,
+    )
     parts = (*accounts, *_COMMON, *deployments, *_definitions())
     text = _join(_SPLIT, parts)
     assert text.count(_POOLS_HERE) == 1

@@ -39,7 +39,6 @@ _NOT_NEEDED: Final = (
     "webhooksCleanup",
     "policyReportsCleanup",
 )
-_LATER: Final = ("reportsController",)
 
 
 def converted(given: Values, tell: Tell) -> Values:
@@ -80,8 +79,6 @@ def _reason(name: str, value: Any, path: str, schema: Values) -> str:
         return ""
     if any(path == one or path.startswith(f"{one}.") for one in _NOT_NEEDED):
         return "not needed"
-    if path.startswith(_LATER):
-        return "the controller is not in this version"
     return "not in this chart"
 
 

@@ -469,6 +469,44 @@ second."""
 TRIGGERS_AT_ONCE_MAX = 256
 """Records of one journal that the leader reads ahead."""
 
+RESULT_JOURNAL_BYTES_MAX = 2 * 1024 * 1024
+"""Size of one worker's journal of results for reports: 4,000 reviews of 500 bytes each,
+20 s of 200 reviews a second, which is longer than the leader waits between two writes.
+"""
+
+RESULT_RECORD_BYTES_MAX = 256 * 1024
+"""One record in a journal of results: RESULT_ROWS_MAX rows, a few of them with messages
+of the longest kind."""
+
+RESULT_ROWS_MAX = 16
+"""Results in one record; those of a review with more take several."""
+
+RESULT_ROWS_CACHED_MAX = 1024
+"""Encoded results that a worker keeps, 300 bytes each, because most are equal."""
+
+RESULTS_WAITING_MAX = 100_000
+"""Reviews that may wait in one worker's journal of results; its size is reached
+first."""
+
+RESULTS_AT_ONCE_MAX = 1000
+"""Records of one journal of results that the leader reads ahead; with so many it writes
+at once."""
+
+EPHEMERAL_REPORT_BYTES_MAX = 1024 * 1024
+"""One EphemeralReport: etcd stores 1.5 MiB. A replica has two, which hold the results
+for 10,000 objects and more while nobody merges them into reports."""
+
+EPHEMERAL_REPORT_PAUSE_S_MAX = 16
+"""Between two writes of a full EphemeralReport, so that it costs 64 KiB a second."""
+
+RESULT_MERGERS = 4
+"""Reports into which results of reviews are merged at the same time: at two calls of
+3 ms each, 600 a second."""
+
+RESULTS_UNCLAIMED_S_MAX = 120
+"""Time for which results wait for an object that does not exist: it was refused after
+our review, or is not stored yet (docs/behaviour/controllers 6.6)."""
+
 SERVICE_ANSWER_BYTES_MAX = 10_000_000
 """Response of a service that a policy calls (maxAPICallResponseLength)."""
 
@@ -631,3 +669,35 @@ told apart; with more of them, one request may count as two."""
 POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
 """A message between a coordinator and an evaluator: a page of a list, whose 500 objects
 may have some 10 KiB each, with room for large ones."""
+
+REPORT_BYTES_MAX = 1024 * 1024
+"""Results in the report of one object: etcd refuses objects above 1.5 MiB."""
+
+REPORT_MESSAGE_CHARACTERS_MAX = 8192
+"""The message of one result in a report."""
+
+REPORTS_WAITING_MAX = 2000
+"""Objects that wait for an evaluator. The watches and lists that bring them wait."""
+
+REPORTS_WAITING_BYTES_MAX = 16 * 1024 * 1024
+"""The same objects in bytes: some 2,000 Pods."""
+
+REPORTS_BATCH_OBJECTS = 50
+"""Objects that an evaluator gets at once: some 25 ms of its work."""
+
+REPORTS_BATCH_BYTES_MAX = 2 * 1024 * 1024
+"""The same in bytes; one larger object is a batch of its own."""
+
+REPORTS_BATCH_S_MAX = 120
+"""Time for a batch; rules may call services. An evaluator that takes longer is given
+up."""
+
+REPORTS_OBJECT_S_MAX = 30
+"""Time in which all rules are evaluated for one object."""
+
+REPORTS_WATCHES_MAX = 256
+"""Kinds that are scanned: each costs one connection and one thread."""
+
+REPORTS_AGAIN_MAX = 100_000
+"""Objects that are looked at once more after a failure; about 300 bytes each. What does
+not fit is found by the next scan of its kind."""

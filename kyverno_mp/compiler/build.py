@@ -25,6 +25,7 @@ from kyverno_mp.compiler.match import (
     build_selector,
 )
 from kyverno_mp.compiler.mutate import build_mutate
+from kyverno_mp.compiler.review_reads import reads_review
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
@@ -134,6 +135,9 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
         fine_grained=bool(hooks and hooks.match_conditions),
         namespace_implied=bool(namespace) and not metadata.namespace,
         match_conditions=_match_conditions(hooks.match_conditions if hooks else ()),
+        review_rules=tuple(
+            r.name for r in rules if r.rule_type == "validate" and reads_review(r)
+        ),
     )
 
 

@@ -97,12 +97,17 @@ def pack_parts(parts: Sequence[bytes]) -> bytes:
     return b"".join((lengths.tobytes(), *parts))
 
 
+def count_of(content: memoryview) -> int:
+    """Return the number of records that ``pack_parts`` joined."""
+    return int.from_bytes(content[:4], byteorder)
+
+
 def part_of(content: memoryview, number: int) -> memoryview:
     """Return one of the records that ``pack_parts`` joined.
 
     Raises: IndexError if there is no such record, ValueError if the content is damaged.
     """
-    count = int.from_bytes(content[:4], byteorder)
+    count = count_of(content)
     if not 0 <= number < count:
         raise IndexError(number)
     lengths = content[4 : 4 + 4 * count].cast("I")

@@ -18,7 +18,7 @@ from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 7
+LAYOUT_VERSION: Final = 8
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 
@@ -290,6 +290,9 @@ class PolicyIR(msgspec.Struct, frozen=True, array_like=True):
     match_conditions: tuple[NamedExpressionIR, ...] = ()
     namespace_implied: bool = False
     """The document has no namespace, so it is in ``default``."""
+    review_rules: tuple[str, ...] = ()
+    """The validate rules that read more of a review than its object, so that a scan may
+    decide otherwise (compiler/review_reads.py)."""
 
     @property
     def key(self) -> str:

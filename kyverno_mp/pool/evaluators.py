@@ -1,8 +1,8 @@
 """Send batches of work to evaluators; requeue the batch of a dead evaluator.
 
 Room: pool. Takes: batches as bytes. Gives: Evaluators (the coordinator's side) and
-``evaluate`` (the evaluator's). Next: the pools background and reports, which do not
-exist yet. May touch: one Unix socket in the runtime folder, threads, the clock.
+``evaluate`` (the evaluator's). Next: process/reports.py.
+May touch: one Unix socket in the runtime folder, threads, the clock.
 Source: docs/pools.md 1.
 
 An evaluator connects, gets one batch, answers it, gets the next. A closed connection
@@ -19,7 +19,7 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +56,8 @@ class Evaluators:
         self._links: set[socket.socket] = set()
         path.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
+        with _short(path) as name:
+            self._listener.bind(name)
         path.chmod(0o600)
         self._listener.listen(_BACKLOG)
         self.requeued = 0
@@ -171,7 +172,8 @@ def evaluate(
     while not stop.is_set():
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             try:
-                link.connect(str(path))
+                with _short(path) as name:
+                    link.connect(name)
             except OSError:
                 stop.wait(_CONNECT_PAUSE_S)
                 continue
@@ -188,6 +190,16 @@ def _next(link: socket.socket) -> bytes | None:
         return read_frame(link)
     except (OSError, StateError):
         return None
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """Give a name of the socket that fits into the 108 bytes of an address."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def _uid_of(link: socket.socket) -> int:

@@ -65,6 +65,8 @@ class Banner:
             runs.append("cleanup pool")
         if settings.background_workers:
             runs.append("background pool")
+        if settings.reports_workers:
+            runs.append("reports pool")
         return (
             f"kyverno-mp {__version__} is ready, {', '.join(runs)}\n"
             f"  {self.reporter.summary().text()}\n"

@@ -62,11 +62,11 @@ class PoolData:
         """``account``: the name of the pool's ServiceAccount."""
         control = ControlPage.open(snapshot)
         self._followers = {
-            name: Follower(snapshot, control, name, _data_of, on_refused=_refused)
+            name: Follower(snapshot, control, name, _data_of, on_refused=refused)
             for name in (*_NEEDED, KINDS)
         }
         self._configured: Follower[_Configured] = Follower(
-            snapshot, control, SETTINGS, _configuration_of, on_refused=_refused
+            snapshot, control, SETTINGS, _configuration_of, on_refused=refused
         )
         self._names = _names_of(settings.namespace, account)
         shared = SharedClusterData(
@@ -91,6 +91,10 @@ class PoolData:
         return self._configured.current() is not None and all(
             self._followers[name].current() is not None for name in _NEEDED
         )
+
+    def segment(self, name: str) -> DataSegment | None:
+        """Return the newest generation of a data segment, None before the first."""
+        return self._followers[name].current()
 
     def is_excluded(self, request: Request) -> bool:
         """Return whether the operator's resourceFilters exempt an object.
@@ -134,7 +138,8 @@ def _configuration_of(segment: Segment, _previous: _Configured | None) -> _Confi
     return _Configured(configured_of(DataSegment(segment)))
 
 
-def _refused(error: SnapshotUnusable) -> None:
+def refused(error: SnapshotUnusable) -> None:
+    """Log a generation that could not be used."""
     _log.error("%s", error.message)
 
 

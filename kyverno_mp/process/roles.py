@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from kyverno_mp.process import background, cleanup, health, leader, webhook
+from kyverno_mp.process import background, cleanup, health, leader, reports, webhook
 from kyverno_mp.process.readiness import LEADER, WEBHOOK
 from kyverno_mp.process.start import Start
 from kyverno_mp.process.supervisor import Role
@@ -34,6 +34,18 @@ def _runs_background(settings: Settings) -> bool:
     return settings.background_workers > 0
 
 
+def _runs_reports(settings: Settings) -> bool:
+    return settings.reports_workers > 0
+
+
+def _evaluators(settings: Settings) -> int:
+    return settings.reports_workers
+
+
+def _one(_settings: Settings) -> int:
+    return 1
+
+
 def _runs_webhook(settings: Settings) -> bool:
     return settings.runs_webhook
 
@@ -45,7 +57,8 @@ class Entry:
     ``deregisters``: applies in a cluster only. ``is_enabled``: whether the settings
     enable the role; a pool without workers is disabled. ``queues``: the queues whose
     depth the role's metric page reports. ``account``: the name of a pool's
-    ServiceAccount and Lease, "" for roles that are not pools.
+    ServiceAccount and Lease, "" for roles that are not pools. ``count``: how many
+    processes of the role run.
     """
 
     name: str
@@ -56,6 +69,7 @@ class Entry:
     is_enabled: Callable[[Settings], bool] = _always
     queues: tuple[str, ...] = ()
     account: str = ""
+    count: Callable[[Settings], int] = _one
 
 
 def _answer_probes(start: Start) -> None:
@@ -93,6 +107,19 @@ ROLES: Final = (
         is_enabled=_runs_background,
         account=background.ACCOUNT,
     ),
+    Entry(
+        name=reports.NAME,
+        run=reports.run,
+        queues=("events",),
+        is_enabled=_runs_reports,
+        account=reports.ACCOUNT,
+    ),
+    Entry(
+        name=reports.EVALUATOR,
+        run=reports.run_evaluator,
+        is_enabled=_runs_reports,
+        count=_evaluators,
+    ),
     Entry(name="health", run=_answer_probes),
 )
 QUEUES: Final[Mapping[str, tuple[str, ...]]] = {one.name: one.queues for one in ROLES}
@@ -108,7 +135,7 @@ def roles_of(start: Start) -> tuple[Role, ...]:
     settings = start.settings
     return tuple(
         Role(
-            one.name,
+            one.name if number == 0 else f"{one.name}-{number + 1}",
             partial(one.run, start),
             drains=one.drains,
             reloads=one.reloads,
@@ -116,4 +143,5 @@ def roles_of(start: Start) -> tuple[Role, ...]:
         )
         for one in ROLES
         if one.is_enabled(settings)
+        for number in range(one.count(settings))
     )

@@ -6,7 +6,8 @@ Next: webhook/server.py. May touch: this process becomes the arbiter.
 
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.process.start import Start
-from kyverno_mp.queues.journal import EVENTS, LOST, TRIGGERS
+from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
+from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.webhook import server
 from kyverno_mp.webhook.start import Places, make_start
 
@@ -24,5 +25,6 @@ def run(start: Start) -> None:
         journals=None if settings.standalone else EVENTS.folder(runtime_dir),
         triggers=TRIGGERS.folder(runtime_dir) if has_pool else None,
         lost=LOST.folder(runtime_dir) if has_pool else None,
+        results=RESULTS.folder(runtime_dir) if reporting_of(settings) else None,
     )
     server.run(settings, start.reviews, make_start(settings, places))

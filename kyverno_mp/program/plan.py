@@ -31,6 +31,7 @@ from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.matching.match import reads_namespace_labels
 from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
+from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, not_evaluated
 from kyverno_mp.program.rule import LinkedRule
@@ -41,6 +42,8 @@ _Where = tuple[str, str, frozenset[tuple[str, str]]]
 _NOWHERE: Final[tuple[str, frozenset[tuple[str, str]]]] = ("", frozenset())
 _WARN: Final = "Warn"
 """Not an action of policies: AUDIT, but only of policies with emitWarning."""
+_TRAVEL: Final = "Travel"
+"""AUDIT, but only rules whose results travel and that call nothing."""
 
 
 class _Prepared:
@@ -54,15 +57,28 @@ class _Prepared:
         "fails",
         "needs_io",
         "reads_namespace",
+        "reporting",
+        "travels",
+        "travels_late",
         "triggers",
         "warns",
     )
 
     def __init__(
-        self, entries: Picked[LinkedRule], triggers: LinkedTriggers | None = None
+        self,
+        entries: Picked[LinkedRule],
+        triggers: LinkedTriggers | None = None,
+        reporting: Reporting | None = None,
     ) -> None:
+        """``reporting``: None if no results travel."""
         self.entries = entries
         self.triggers = triggers
+        self.reporting = reporting
+        travelling = [
+            policy for policy, rules in self.entries if self._travels(policy, rules)
+        ]
+        self.travels = bool(travelling)
+        self.travels_late = any(map(self.is_slow, travelling))
         self._static = all(
             is_static(policy, rule.ir)
             for policy, rules in self.entries
@@ -113,13 +129,32 @@ class _Prepared:
             for rule in rules
         )
 
+    def is_slow(self, policy: PolicyIR) -> bool:
+        """Return whether a rule of the policy may make an external call."""
+        return any(
+            rule.ir.effects & SLOW
+            for one, rules in self.entries
+            if one is policy
+            for rule in rules
+        )
+
+    def _travels(self, policy: PolicyIR, rules: Sequence[LinkedRule]) -> bool:
+        reporting = self.reporting
+        return reporting is not None and any(
+            reporting.travels(policy, rule.ir.name) for rule in rules
+        )
+
     def _choose(self, where: _Where) -> Chosen:
         action, namespace, pairs = where
         labels = dict(pairs)
-        wanted = AUDIT if action == _WARN else action
+        wanted = AUDIT if action in (_WARN, _TRAVEL) else action
         chosen: list[tuple[PolicyIR, Sequence[LinkedRule], str]] = []
         for policy, rules in self.entries:
             if action == _WARN and not policy.emit_warning:
+                continue
+            if action == _TRAVEL and (
+                self.is_slow(policy) or not self._travels(policy, rules)
+            ):
                 continue
             kept = [
                 r
@@ -146,6 +181,8 @@ class ValidationPlan:
         "left_out",
         "needs_io",
         "reads_namespace",
+        "travels",
+        "travels_late",
         "triggers",
         "warns",
     )
@@ -161,6 +198,8 @@ class ValidationPlan:
         self.fails = prepared.fails
         self.audits = prepared.audits
         self.triggers = prepared.triggers is not None
+        self.travels = prepared.travels
+        self.travels_late = prepared.travels_late
         self.left_out: list[tuple[PolicyIR, Exception]] = []
         """Policies with rules that could not be evaluated, each with the reason. Their
         responses hold an error for each such rule."""
@@ -219,6 +258,36 @@ class ValidationPlan:
     ) -> Sequence[PolicyResponse]:
         """Evaluate all auditing rules."""
         return self._run(AUDIT, deadline_ns, pace)
+
+    def audit_ahead(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
+        """Evaluate the auditing policies whose results travel, except slow ones."""
+        return self._run(_TRAVEL, deadline_ns, pace)
+
+    def travelling(
+        self,
+        responses: Sequence[PolicyResponse],
+        deadline_ns: int,
+        pace: Pace | None = None,
+        *,
+        slow: bool,
+    ) -> list[PolicyResponse]:
+        """Return those of these results that only a review finds, with messages.
+
+        ``slow``: of the policies that may make external calls, or of the others.
+        Raises: Preempted, DependencyError.
+        """
+        prepared = self._prepared
+        if prepared.reporting is None:
+            return []
+        return [
+            self.with_messages(one, deadline_ns, pace)
+            if one.passed or one.skipped
+            else one
+            for one in prepared.reporting.travelling(responses)
+            if prepared.is_slow(one.policy) is slow
+        ]
 
     def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
@@ -280,14 +349,22 @@ class ValidationPlanner(PlannerOf[LinkedRule, _Prepared, ValidationPlan]):
         engine: Engine,
         source: RuleSource[LinkedRule],
         background_user: str | None = None,
+        reporting: Reporting | None = None,
     ) -> None:
-        """``background_user``: the background pool's; None: nothing is triggered."""
-        prepare = partial(_prepare, background_user=background_user)
+        """``background_user``: the background pool's; None: nothing is triggered.
+
+        ``reporting``: None: no results travel to reports.
+        """
+        prepare = partial(
+            _prepare, background_user=background_user, reporting=reporting
+        )
         super().__init__(engine, source, prepare, ValidationPlan)
 
 
 def _prepare(
-    picked: Picked[LinkedRule], background_user: str | None
+    picked: Picked[LinkedRule],
+    background_user: str | None,
+    reporting: Reporting | None,
 ) -> _Prepared | None:
     entries: Picked[LinkedRule] = []
     for policy, linked in picked:
@@ -295,7 +372,7 @@ def _prepare(
         if rules:
             entries.append((policy, rules))
     triggers = None if background_user is None else _triggers(picked, background_user)
-    return _Prepared(entries, triggers) if entries or triggers else None
+    return _Prepared(entries, triggers, reporting) if entries or triggers else None
 
 
 def _triggers(

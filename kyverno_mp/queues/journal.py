@@ -41,6 +41,7 @@ from kyverno_mp.errors import StateError
 from kyverno_mp.limits import (
     JOURNAL_BYTES_MAX,
     LOST_JOURNAL_BYTES_MAX,
+    RESULT_JOURNAL_BYTES_MAX,
     TRIGGER_JOURNAL_BYTES_MAX,
 )
 
@@ -66,7 +67,9 @@ TRIGGERS: Final = Channel("triggers", TRIGGER_JOURNAL_BYTES_MAX)
 """Records for UpdateRequests: from webhook workers to the leader."""
 LOST: Final = Channel("lost", LOST_JOURNAL_BYTES_MAX)
 """Policies whose triggers found no room: from webhook workers to the leader."""
-CHANNELS: Final[Sequence[Channel]] = (EVENTS, TRIGGERS, LOST)
+RESULTS: Final = Channel("results", RESULT_JOURNAL_BYTES_MAX)
+"""Results for reports that only reviews find: from webhook workers to the leader."""
+CHANNELS: Final[Sequence[Channel]] = (EVENTS, TRIGGERS, LOST, RESULTS)
 _MAGIC: Final = 0x314A504B  # "KPJ1"
 _LAYOUT: Final = 1
 _HEADER_BYTES: Final = 4096

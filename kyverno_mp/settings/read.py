@@ -21,7 +21,7 @@ from kyverno_mp.settings.upstream import CONVERTERS, VARIABLES
 
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
-_POOLS = ("cleanup_workers", "background_workers")
+_POOLS = ("cleanup_workers", "background_workers", "reports_workers")
 _SECOND_LINE = "\n  "
 
 
@@ -171,14 +171,12 @@ def _of_roles(settings: Settings) -> list[str]:
         for pool in _POOLS
         if settings.standalone and getattr(settings, pool)
     ]
-    if settings.reports_workers:
-        name = variable("reports_workers")
-        problems.append(f"{name}: this version has no reports pool; expected 0")
-    if settings.background_elsewhere and (
-        settings.standalone or not settings.runs_webhook
-    ):
-        name = variable("background_elsewhere")
-        problems.append(f"{name}: needs a webhook and a cluster; expected false")
+    for setting in ("background_elsewhere", "reports_elsewhere"):
+        if getattr(settings, setting) and (
+            settings.standalone or not settings.runs_webhook
+        ):
+            name = variable(setting)
+            problems.append(f"{name}: needs a webhook and a cluster; expected false")
     runs_pool = any(getattr(settings, pool) for pool in _POOLS)
     if not settings.runs_webhook and not runs_pool:
         name = variable("webhook_workers")

@@ -79,11 +79,79 @@ class Settings:
     reports_workers: int = setting(
         0,
         Facts(
-            "Processes of the reports pool, which this version does not have;"
-            " expected 0.",
+            "Processes that evaluate existing objects for policy reports while this pod"
+            " holds the lease kyverno-reports-controller (backgroundScanWorkers); 0 ="
+            " it writes no reports.",
             unit="processes",
             low=0,
             high=512,
+        ),
+    )
+    reports_elsewhere: bool = setting(
+        False,
+        Facts(
+            "Another Deployment runs the reports pool: this pod passes on the results"
+            " of its reviews, though KYVERNO_MP_REPORTS_WORKERS is 0."
+        ),
+    )
+    reports_scan: bool = setting(
+        True,
+        Facts(
+            "Evaluate policies with background: true on existing objects"
+            " (backgroundScan)."
+        ),
+    )
+    reports_scan_interval_s: int = setting(
+        3600,
+        Facts(
+            "All objects are evaluated again this often, even if nothing changed"
+            " (backgroundScanInterval).",
+            unit="seconds",
+            low=1,
+            high=31 * 86_400,
+        ),
+    )
+    reports_scan_ignores_filters: bool = setting(
+        True,
+        Facts(
+            "Scans also evaluate what resourceFilters exempt from admission"
+            " (skipResourceFilters)."
+        ),
+    )
+    reports_admission: bool = setting(
+        True,
+        Facts(
+            "Results of reviews that a scan cannot find again become part of reports"
+            " (admissionReports)."
+        ),
+    )
+    reports_of: str = setting(
+        "validate,mutate,mutateExisting,generate,imageVerify",
+        Facts("Types of rules that are reported, comma list (enableReporting)."),
+    )
+    reports_results: str = setting(
+        "pass,fail,error,warn,skip",
+        Facts("Results that are reported, comma list (allowedResults)."),
+    )
+    reports_aggregate: bool = setting(
+        True,
+        Facts(
+            "Write reports; false leaves EphemeralReports for another program"
+            " (aggregateReports)."
+        ),
+    )
+    reports_store: bool = setting(
+        True,
+        Facts(
+            "Store the results of scans; false leaves only their Events"
+            " (policyReports)."
+        ),
+    )
+    reports_open: bool = setting(
+        False,
+        Facts(
+            "Write Reports of openreports.io instead of PolicyReports"
+            " (openreportsEnabled)."
         ),
     )
     webhook_host: str = setting(
@@ -625,9 +693,19 @@ class Settings:
         return self.webhook_workers != 0
 
     @property
+    def needs_policies(self) -> bool:
+        """Whether a role of this pod evaluates policies."""
+        return self.runs_webhook or self.reports_workers > 0
+
+    @property
     def has_background_pool(self) -> bool:
         """Whether a pod of this installation carries out what reviews trigger."""
         return self.background_workers > 0 or self.background_elsewhere
+
+    @property
+    def has_reports_pool(self) -> bool:
+        """Whether a pod of this installation writes reports."""
+        return self.reports_workers > 0 or self.reports_elsewhere
 
     @property
     def exceptions_in(self) -> str:

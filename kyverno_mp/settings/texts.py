@@ -78,6 +78,16 @@ def _patterns(text: str) -> str:
     return ""
 
 
+def _words(*known: str) -> Check:
+    def check(text: str) -> str:
+        for one in text.split(","):
+            if one.strip() and one.strip() not in known:
+                return f"{one.strip()!r} is not one of {', '.join(known)}"
+        return ""
+
+    return check
+
+
 CHECKS: Final[Mapping[str, Check]] = {
     "resource_filters": filters_problem,
     "exclude_groups": _patterns,
@@ -86,6 +96,10 @@ CHECKS: Final[Mapping[str, Check]] = {
     "exclude_cluster_roles": _patterns,
     "exception_namespace": _namespace_or_all,
     "omit_events": _reasons,
+    "reports_of": _words(
+        "validate", "mutate", "mutateExisting", "generate", "imageVerify"
+    ),
+    "reports_results": _words("pass", "fail", "error", "warn", "skip"),
     "namespace": _label,
     "config_map_name": _name,
     "metrics_config_map_name": _name,

@@ -8,6 +8,8 @@ cmd/*/main.go.
 A flag maps to a setting, or is not needed, or waits for a later version. A flag without
 effect is accepted anyway, so that upstream's arguments start our container, and
 causes a warning when its value is not upstream's default.
+
+Over 400 lines: one table, from which a part of docs/settings.md is generated.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -106,7 +108,8 @@ _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded on first use"
 _SIGNATURES: Final = "signatures"
 _REGISTRY: Final = "images from registries in a cluster"
-_REPORTS: Final = "reports"
+_REPORTS: Final = "reports of the API server's own policies"
+_FEW_REPORTS: Final = "there are at most two EphemeralReports a replica"
 _GENERATED: Final = "generated admission policies"
 _MEMORY: Final = "there is no Go runtime whose memory has a limit"
 _RUNTIME: Final = "there is no controller-runtime; its metrics are in /metrics"
@@ -196,10 +199,12 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "enableReporting",
         "validate,mutate,mutateExisting,generate,imageVerify",
         "ABR",
-        later=_REPORTS,
+        setting="reports_of",
     ),
-    Flag("allowedResults", "pass,fail,error,warn,skip", "ABR", later=_REPORTS),
-    Flag("openreportsEnabled", "false", "RI", later=_REPORTS),
+    Flag(
+        "allowedResults", "pass,fail,error,warn,skip", "ABR", setting="reports_results"
+    ),
+    Flag("openreportsEnabled", "false", "RI", setting="reports_open"),
     Flag("cleanupServerHost", "", "ABRC", unneeded=_ONE_SERVER),
     Flag("cleanupServerPort", "9443", "ABRC", unneeded=_ONE_SERVER),
     Flag("maxQueuedEvents", "1000", "ABRC", setting="events_queued_max"),
@@ -257,7 +262,7 @@ FLAGS: Final[tuple[Flag, ...]] = (
     ),
     Flag("generateValidatingAdmissionPolicy", "true", "A", later=_GENERATED),
     Flag("generateMutatingAdmissionPolicy", "false", "A", later=_GENERATED),
-    Flag("admissionReports", "true", "AR", later=_REPORTS),
+    Flag("admissionReports", "true", "AR", setting="reports_admission"),
     Flag("servicePort", "443", "AC", setting="service_port"),
     Flag("webhookServerHost", "", "A", setting="webhook_host"),
     Flag("webhookServerPort", "9443", "AC", setting="webhook_port"),
@@ -279,22 +284,38 @@ FLAGS: Final[tuple[Flag, ...]] = (
         unneeded="each webhook process audits in one thread next to its reviews",
     ),
     Flag("maxAuditCapacity", "1000", "A", setting="audit_queue_max"),
-    Flag("maxAdmissionReports", "10000", "A", later=_REPORTS),
+    Flag("maxAdmissionReports", "10000", "A", unneeded=_FEW_REPORTS),
     Flag("controllerRuntimeMetricsAddress", "", "AB", unneeded=_RUNTIME),
     Flag("tlsKeyAlgorithm", "RSA", "AC", setting="tls_key_algorithm"),
     # 10.2, the other controllers
     Flag("genWorkers", "10", "B", setting="background_workers"),
-    Flag("maxBackgroundReports", "10000", "BR", later=_REPORTS),
-    Flag("backgroundScan", "true", "R", later=_REPORTS),
-    Flag("aggregateReports", "true", "R", later=_REPORTS),
-    Flag("policyReports", "true", "R", later=_REPORTS),
+    Flag("maxBackgroundReports", "10000", "BR", unneeded=_FEW_REPORTS),
+    Flag("backgroundScan", "true", "R", setting="reports_scan"),
+    Flag("aggregateReports", "true", "R", setting="reports_aggregate"),
+    Flag("policyReports", "true", "R", setting="reports_store"),
     Flag("validatingAdmissionPolicyReports", "true", "R", later=_REPORTS),
     Flag("mutatingAdmissionPolicyReports", "false", "R", later=_REPORTS),
-    Flag("aggregationWorkers", "10", "R", later=_REPORTS),
-    Flag("backgroundScanWorkers", "2", "R", later=_REPORTS),
-    Flag("backgroundScanInterval", "1h", "R", later=_REPORTS),
-    Flag("skipResourceFilters", "true", "R", later=_REPORTS),
-    Flag("reportsCRDsSanityChecks", "true", "R", later=_REPORTS),
+    Flag(
+        "aggregationWorkers",
+        "10",
+        "R",
+        unneeded="a report is written once, not put together from others",
+    ),
+    Flag("backgroundScanWorkers", "2", "R", setting="reports_workers"),
+    Flag(
+        "backgroundScanInterval",
+        "1h",
+        "R",
+        setting="reports_scan_interval_s",
+        convert=_whole_seconds("reports_scan_interval_s"),
+    ),
+    Flag("skipResourceFilters", "true", "R", setting="reports_scan_ignores_filters"),
+    Flag(
+        "reportsCRDsSanityChecks",
+        "true",
+        "R",
+        unneeded="a missing kind of report is a problem in the pool's health",
+    ),
     Flag(
         "ttlReconciliationInterval",
         "1m",

@@ -33,6 +33,7 @@ from kyverno_mp.ir.index import (
     PolicyHeadIR,
     RuleHeadIR,
     SelectorRow,
+    count_of,
     part_of,
     posting_key,
 )
@@ -201,6 +202,10 @@ class PolicySegment:
     def rule_head(self, position: int, number: int) -> RuleHeadIR:
         """Return the leading fields of the rule: what matching needs."""
         return self._decode(position, 1 + number, _RULE_HEAD)
+
+    def rules_of(self, position: int) -> int:
+        """Return the number of rules of the policy at ``position``."""
+        return count_of(self._record(b"p%d" % position)) - 1
 
     def rule_bytes(self, position: int, number: int) -> int:
         """Return the size of the rule's record."""

@@ -165,6 +165,34 @@ TRIGGERS_AGE: Final = Family(
     (),
     "Age of the oldest review that waits in a journal of triggers, in seconds.",
 )
+REPORTED: Final = Family(
+    "kyverno_mp_review_results_total",
+    "counter",
+    ("outcome",),
+    "Number of results that reviews pass on to reports, by outcome: stored (in an"
+    " EphemeralReport), overwritten (older ones that nobody had merged, for lack of"
+    " room), given_up (the record was damaged, or the API server refused it).",
+)
+REPORTED_WAITING: Final = Family(
+    "kyverno_mp_review_results_waiting",
+    "gauge",
+    (),
+    "Number of reviews in the journals of results that wait to be stored.",
+)
+REPORTED_AGE: Final = Family(
+    "kyverno_mp_review_results_age_seconds",
+    "gauge",
+    (),
+    "Age of the oldest review that waits in a journal of results, in seconds.",
+)
+REPORTED_OBJECTS: Final = Family(
+    "kyverno_mp_review_results_objects_total",
+    "counter",
+    ("outcome",),
+    "Number of objects whose results of reviews the reports pool took, by outcome:"
+    " merged (into their reports), unclaimed (the object was never stored), forbidden"
+    " (the reports account may not read its kind).",
+)
 LEASE_HELD: Final = Family(
     "kyverno_mp_lease_held", "gauge", ("lease",), "1 while this pod holds the lease."
 )
@@ -253,6 +281,51 @@ BACKGROUND_WAITING: Final = Family(
     (),
     "UpdateRequests that are stored and not done yet.",
 )
+REPORTS_EVALUATED: Final = Family(
+    "kyverno_mp_reports_evaluated_total",
+    "counter",
+    ("outcome",),
+    "Objects that the reports pool evaluated, by outcome: evaluated, outdated (the"
+    " object changed meanwhile and comes again), failed (it comes again).",
+)
+REPORTS_WRITES: Final = Family(
+    "kyverno_mp_reports_writes_total",
+    "counter",
+    ("action",),
+    "Reports that the reports pool wrote: created, updated, deleted, or foreign (a"
+    " report of that name is another program's, and was left alone).",
+)
+REPORTS_LEFT_OUT: Final = Family(
+    "kyverno_mp_reports_cut_total",
+    "counter",
+    (),
+    "Reports written without all their results, because they would be too large.",
+)
+REPORTS_DROPPED: Final = Family(
+    "kyverno_mp_reports_dropped_total",
+    "counter",
+    (),
+    "Objects that were not looked at again after a failure, because too many wait; the"
+    " next scan of their kind finds them.",
+)
+REPORTS_WAITING: Final = Family(
+    "kyverno_mp_reports_waiting",
+    "gauge",
+    (),
+    "Objects that wait for an evaluator or for their report.",
+)
+REPORTS_OBJECTS: Final = Family(
+    "kyverno_mp_reports_objects",
+    "gauge",
+    ("resource",),
+    "Objects that the reports pool watches.",
+)
+REPORTS_SCAN: Final = Family(
+    "kyverno_mp_reports_scan_seconds",
+    "gauge",
+    ("resource",),
+    "How long the last scan of all objects of a resource took, in seconds.",
+)
 RECORDED_REVIEWS: Final = Family(
     "kyverno_mp_recorded_reviews_total",
     "counter",
@@ -279,6 +352,9 @@ RECORDED: Final = (
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
+    *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
+    *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
+    *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
     BACKGROUND_CONTESTED,
     *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
 )

@@ -20,14 +20,14 @@ class Tally:
         self._lock = threading.Lock()
         self._counts: dict[Labels, int] = {}
 
-    def add(self, labels: Labels) -> None:
-        """Count one; when the table is full, a new label set is left out."""
+    def add(self, labels: Labels, number: int = 1) -> None:
+        """Count one or more; when the table is full, a new label set is left out."""
         with self._lock:
             counts = self._counts
             if labels in counts:
-                counts[labels] += 1
+                counts[labels] += number
             elif len(counts) < _KEPT_MAX:
-                counts[labels] = 1
+                counts[labels] = number
 
     def drain(self) -> Mapping[Labels, int]:
         """Return the counts since the last drain."""

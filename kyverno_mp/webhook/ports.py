@@ -43,6 +43,10 @@ class Plan(PlanOf, Protocol):
     """Policies with rules that could not be evaluated, and why; their responses contain
     an error for each."""
 
+    travels: bool
+    """Some of its results become part of reports, and only a review finds them."""
+    travels_late: bool
+    """So do results of policies that may make external calls, after the answer."""
     triggers: bool
     """There are generate or mutate-existing rules that may match."""
 
@@ -76,6 +80,24 @@ class Plan(PlanOf, Protocol):
         self, deadline_ns: int, pace: Pace | None = None
     ) -> Sequence[PolicyResponse]:
         """Evaluate all auditing rules."""
+
+    def audit_ahead(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> Sequence[PolicyResponse]:
+        """Evaluate the auditing policies whose results travel, except slow ones."""
+
+    def travelling(
+        self,
+        responses: Sequence[PolicyResponse],
+        deadline_ns: int,
+        pace: Pace | None = None,
+        *,
+        slow: bool,
+    ) -> Sequence[PolicyResponse]:
+        """Return those of these results that travel, with messages.
+
+        ``slow``: of the policies that may make external calls, or of the others.
+        """
 
     def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None
@@ -210,3 +232,19 @@ class Triggers(Protocol):
 
     def changed(self, request: Request, change: Change) -> None:
         """Record that an allowed request changes a source or a generated object."""
+
+
+class Results(Protocol):
+    """Records results that only reviews find, for the reports pool.
+
+    Called before the answer is sent, so it must not block; any thread may call it.
+    """
+
+    def takes(self, request: Request) -> bool:
+        """Return whether there is an object whose report gets the results."""
+
+    def validated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
+        """Record results of an allowed request that travel, with their messages."""
+
+    def mutated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
+        """Record what mutate rules did."""

@@ -25,7 +25,11 @@ from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.kinds import KINDS
 from kyverno_mp.errors import SnapshotUnusable, StateError
-from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX, TRIGGERS_WAITING_MAX
+from kyverno_mp.limits import (
+    FINE_GRAINED_KEPT_MAX,
+    RESULTS_WAITING_MAX,
+    TRIGGERS_WAITING_MAX,
+)
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
@@ -33,7 +37,8 @@ from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
-from kyverno_mp.queues.journal import LOST, TRIGGERS, Journal
+from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, Journal
+from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
@@ -61,6 +66,7 @@ from kyverno_mp.webhook.http.tls import Certificates
 from kyverno_mp.webhook.live import live_ports
 from kyverno_mp.webhook.ports import AuditSink
 from kyverno_mp.webhook.recording.recorder import recorder_of
+from kyverno_mp.webhook.results.sink import ResultSink
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.shared import SharedClusterData
 from kyverno_mp.webhook.triggers.lost import LostPolicies
@@ -89,6 +95,8 @@ class Places:
     """None: no generate or mutate-existing rule runs."""
     lost: Path | None = None
     """Set when ``triggers`` is."""
+    results: Path | None = None
+    """None: nobody writes reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,8 @@ class _Attached:
         self._loop = loop
         self.journal = _journal(settings, places, self.recorder)
         self.triggers = _trigger_journals(places, self.recorder)
+        self.results = _result_journal(places, self.recorder)
+        self._reporting = None if self.results is None else reporting_of(settings)
         self._background_user = (
             None if self.triggers is None else background_user(settings)
         )
@@ -240,6 +250,12 @@ class _Attached:
         )
         return JournalSink(self.journal, records, self._loop, telling)
 
+    def result_sink(self, records: PageRecords) -> ResultSink | None:
+        """Return the sink of results for reports; None: nobody writes them."""
+        if self.results is None or self._reporting is None:
+            return None
+        return ResultSink(self.results, records, self._reporting, time.time_ns)
+
     def _count_as_configured(self) -> None:
         """Apply the operator's choices to the page; runs in the loop's thread only."""
         metrics = self.configuration.compiled().configured.metrics
@@ -341,7 +357,7 @@ class _Attached:
         return _LinkedSnapshot(
             policies,
             source,
-            ValidationPlanner(engine, source, self._background_user),
+            ValidationPlanner(engine, source, self._background_user, self._reporting),
             MutationPlanner(engine, mutating),
         )
 
@@ -401,6 +417,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 view=attached.view,
                 sink=attached.sink(records),
                 triggers=_trigger_sink(attached, records),
+                results=attached.result_sink(records),
                 background_user=background_user(settings),
                 recording=attached.recording,
                 tick=attached.tick,
@@ -457,6 +474,20 @@ def _trigger_journals(
             Journal.claim(places.triggers, TRIGGERS_WAITING_MAX, TRIGGERS.ring_bytes),
             Journal.claim(places.lost, TRIGGERS_WAITING_MAX, LOST.ring_bytes),
         )
+    except StateError as error:
+        recorder.errors.count((error.code,))
+        raise
+
+
+def _result_journal(places: Places, recorder: Recorder) -> Journal | None:
+    """Return this worker's journal of results; None without a reports pool.
+
+    Raises: StateError without free space, as for triggers.
+    """
+    if places.results is None:
+        return None
+    try:
+        return Journal.claim(places.results, RESULTS_WAITING_MAX, RESULTS.ring_bytes)
     except StateError as error:
         recorder.errors.count((error.code,))
         raise

@@ -29,6 +29,7 @@ from kyverno_mp.webhook.ports import (
     Plan,
     Plans,
     Records,
+    Results,
     Roles,
     Triggers,
 )
@@ -61,6 +62,7 @@ class RoleDependencies:
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
+    results: Results | None = None
     background_user: str = ""
     recording: ReviewRecorder | None = None
     view: ClusterView | None = None
@@ -131,6 +133,7 @@ def wire(
             audit_queue=audit_queue,
             sink=role.sink,
             triggers=role.triggers,
+            results=role.results,
             background_user=role.background_user,
             recording=role.recording,
             slow_lane=slow_lane,

@@ -36,7 +36,11 @@ from tests.e2e.crds import install_crds
 from tests.e2e.product import Product
 from tests.e2e.waiting import wait_for
 
-_POOLS: Final = {"CLEANUP_WORKERS": "1", "BACKGROUND_WORKERS": "4"}
+_POOLS: Final = {
+    "CLEANUP_WORKERS": "1",
+    "BACKGROUND_WORKERS": "4",
+    "REPORTS_WORKERS": "1",
+}
 RUNS: Final = 3
 """Some cases do not wait until their policy is in force. The real program had three
 runs for its verdict, too, of which one had to pass; later runs take their time."""

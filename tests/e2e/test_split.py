@@ -15,6 +15,7 @@ from tests.e2e.control_plane import ControlPlane
 from tests.e2e.installation import Installation, get, installation, until
 from tests.e2e.product import ADMISSION, CLEANUP, NAMESPACE
 
+REPORTS = "kyverno-reports-controller"
 USER = f"system:serviceaccount:{NAMESPACE}"
 GRANT = """
 apiVersion: rbac.authorization.k8s.io/v1
@@ -71,14 +72,18 @@ def installed(plane: ControlPlane) -> Iterator[Installation]:
 def test_each_role_runs_in_its_own_pods(installed: Installation) -> None:
     (cleanup,) = installed.pods_of("cleanup-controller")
     (background,) = installed.pods_of("background-controller")
+    (reports,) = installed.pods_of("reports-controller")
     admission = installed.pods_of("admission-controller")
     assert len(admission) == 3
     assert set(installed.processes(cleanup)) == {"leader", "cleanup", "health"}
     assert set(installed.processes(background)) == {"leader", "background", "health"}
+    roles = {"leader", "reports", "reports-evaluator", "health"}
+    assert set(installed.processes(reports)) == roles
     for pod in admission:
         assert set(installed.processes(pod)) == {"leader", "webhook", "health"}
     until(lambda: installed.holder(CLEANUP) == cleanup.name, "cleanup has its lease")
     until(lambda: installed.holder(BACKGROUND) == background.name, "so has background")
+    until(lambda: installed.holder(REPORTS) == reports.name, "so has reports")
     assert installed.holder() in {pod.name for pod in admission}
     status, body = get(cleanup, "/healthz")
     assert status == 200, body
@@ -104,6 +109,21 @@ def test_both_do_their_work_with_what_they_are_granted(
     assert "serviceaccounts/token" not in {
         one.resource for one in asked if one.user == f"{USER}:{ADMISSION}"
     }
+    forbidden = [line for line in installed.logs().splitlines() if "forbidden" in line]
+    assert forbidden == []
+
+
+def test_the_reports_pods_scan_with_what_they_are_granted(
+    installed: Installation,
+) -> None:
+    """Their own leader publishes the policies."""
+    installed.enforce("reported", "team", "Service")
+
+    def is_reported() -> bool:
+        found = installed.run("get", "policyreports", "-A", "-o", "json")
+        return '"policy": "reported"' in found.stdout
+
+    until(is_reported, "Services have reports")
     forbidden = [line for line in installed.logs().splitlines() if "forbidden" in line]
     assert forbidden == []
 

@@ -211,9 +211,8 @@ def test_policies_are_in_force(before: Installation) -> None:
     assert "cannot be used" not in before.logs()
 
 
-def test_no_webhook_of_kyverno_is_left(before: Installation, reader: Reader) -> None:
+def test_no_webhook_of_kyverno_is_left(before: Installation) -> None:
     """Ours are there under the same names; who answers nobody is not registered."""
-    reader.follow(PAGE, "### 5. Decide about Kyverno's reports controller")
     until(lambda: _services(before) == {"kyverno-svc"}, "all webhooks are ours")
     hooks = _hooks(before)
     names = [one["name"] for one in hooks["kyverno-resource-validating-webhook-cfg"]]

@@ -9,32 +9,20 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
-from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
+import msgspec
+
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.output.yaml_text import dump
-from kyverno_mp.program import result
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.reports.entries import Row, Subject, row_of, summary_of, word_of
 from kyverno_mp.values.jsonvalue import Json
-
-_WORD = {
-    result.PASS: "pass",
-    result.FAIL: "fail",
-    result.WARNING: "warn",
-    result.ERROR: "error",
-    result.SKIP: "skip",
-}
-_SUMMARY = ("pass", "fail", "warn", "error", "skip")
 
 
 def report_word(response: Response, rule: RuleResult, *, audit_warn: bool) -> str:
     """Return pass, fail, warn, error or skip as reports write it."""
-    if rule.status == result.FAIL and (
-        not response.policy.scored or (audit_warn and response.action == "Audit")
-    ):
-        return "warn"
-    return _WORD[rule.status]
+    as_warning = audit_warn and response.action == "Audit"
+    return word_of(response.policy, rule, as_warning=as_warning)
 
 
 def build_reports(
@@ -44,7 +32,7 @@ def build_reports(
 
     KYVERNO: a response without results has no report, not even an empty one.
     """
-    cluster: list[dict[str, Json]] = []
+    cluster: list[Row] = []
     reports: list[dict[str, Json]] = []
     for response in responses:
         rows = list(_results(response, now, audit_warn=audit_warn))
@@ -66,80 +54,43 @@ def build_reports(
     return reports
 
 
-def _report(
-    kind: str, metadata: dict[str, Json], rows: list[dict[str, Json]]
-) -> dict[str, Json]:
-    summary = dict.fromkeys(_SUMMARY, 0)
-    for row in rows:
-        summary[row["result"]] += 1
+def _report(kind: str, metadata: dict[str, Json], rows: list[Row]) -> dict[str, Json]:
     return {
         "apiVersion": "openreports.io/v1alpha1",
         "kind": kind,
         "metadata": metadata,
-        "results": rows,
+        "results": msgspec.to_builtins(rows),
         "source": "",
-        "summary": summary,
+        "summary": summary_of(rows),
     }
 
 
-def _results(
-    response: Response, now: datetime, *, audit_warn: bool
-) -> Iterable[dict[str, Json]]:
-    policy = response.policy
+def _results(response: Response, now: datetime, *, audit_warn: bool) -> Iterable[Row]:
+    subject = _subject(response.resource)
     for rule in response.results:
-        row: dict[str, Json] = {
-            "source": _source(policy.kind),
-            "policy": policy.written_key,
-            "timestamp": {"seconds": int(now.timestamp()), "nanos": 0},
-            "result": report_word(response, rule, audit_warn=audit_warn),
-            "resources": [_reference(response.resource)],
-            "properties": _properties(response, rule),
-        }
-        if rule.rule:
-            row["rule"] = rule.rule
-        message = _message(rule)
-        if message:
-            row["message"] = message
-        if policy.scored:
-            row["scored"] = True
-        if policy.category:
-            row["category"] = policy.category
-        if policy.severity:
-            row["severity"] = policy.severity
-        yield row
-
-
-def _source(kind: str) -> str:
-    if kind in VALIDATING_POLICIES:
-        return "KyvernoValidatingPolicy"
-    return kind if kind in ADMISSION_KINDS else "kyverno"
-
-
-def _reference(resource: dict[str, Json]) -> dict[str, Json]:
-    reference: dict[str, Json] = {
-        "apiVersion": resource.get("apiVersion"),
-        "kind": resource.get("kind"),
-    }
-    for key in ("name", "namespace", "uid", "resourceVersion"):
-        reference[key] = metadata_text(resource, key)
-    return {key: value for key, value in reference.items() if value}
-
-
-def _message(rule: RuleResult) -> str:
-    named = rule.properties.get(f"{_WORD[rule.status]}Message")
-    return rule.properties.get("message") or named or rule.message
-
-
-def _properties(response: Response, rule: RuleResult) -> dict[str, str]:
-    policy = response.policy
-    properties = dict(rule.properties)
-    process = "background scan" if policy.background else "admission review"
-    properties["process"] = process if policy.background or policy.admission else ""
-    if rule.exceptions:
-        properties["exceptions"] = ",".join(
-            key.rpartition("/")[2] for key in rule.exceptions
+        yield row_of(
+            response.policy,
+            rule,
+            int(now.timestamp()),
+            policy_key=response.policy.written_key,
+            as_warning=audit_warn and response.action == "Audit",
+            subject=subject,
         )
-    return properties
+
+
+def _subject(resource: dict[str, Json]) -> Subject:
+    return Subject(
+        api_version=_text(resource.get("apiVersion")),
+        kind=_text(resource.get("kind")),
+        name=metadata_text(resource, "name"),
+        namespace=metadata_text(resource, "namespace"),
+        uid=metadata_text(resource, "uid"),
+        resource_version=metadata_text(resource, "resourceVersion"),
+    )
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def render(reports: Sequence[dict[str, Json]], output_format: str) -> str:

@@ -1,7 +1,8 @@
 """Determine what a block of conditions depends on.
 
 Room: expr. Takes: Conditions. Gives: whether its outcome is the same for all rules of a
-request. Next: program/rule, program/batch. May touch: nothing outside its arguments.
+request. Next: program/rule, program/batch, compiler/review_reads.
+May touch: nothing outside its arguments.
 """
 
 from typing import Final
@@ -27,11 +28,12 @@ def reads_operation_only(conditions: Conditions) -> bool:
 
 def _reads_operation_only(condition: Condition) -> bool:
     return condition.value.is_constant and (
-        condition.key.is_constant or _is_operation(condition.key)
+        condition.key.is_constant or is_operation(condition.key)
     )
 
 
-def _is_operation(key: Document) -> bool:
+def is_operation(key: Document) -> bool:
+    """Return whether a key is the operation, perhaps with a default."""
     template = key.template
     if type(template) is not Whole:
         return False

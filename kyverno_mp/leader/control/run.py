@@ -16,6 +16,7 @@ The threads, and what each writes:
     bell         adds keys when a worker has attached a segment
     events       Events, from their own queue
     triggers     UpdateRequests, from the workers' journals; with a background pool
+    results      EphemeralReports, from the workers' journals; with a reports pool
     shutdown     deregisters the last replica after the other threads have ended
 """
 
@@ -48,10 +49,13 @@ from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
+from kyverno_mp.leader.results.reports import EphemeralPair
+from kyverno_mp.leader.results.writer import ResultWriter
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.leader.triggers.writer import TriggerWriter
-from kyverno_mp.queues.journal import LOST, TRIGGERS, JournalReader
+from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, JournalReader
+from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell
@@ -79,7 +83,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, shutdown.SIGNAL},
     )
     client = Client(Pool(access_of(settings.kubeconfig, environment())), USER_AGENT)
-    policies = ClusterPolicies(client, watched=settings.runs_webhook)
+    policies = ClusterPolicies(client, watched=settings.needs_policies)
     context = ClusterGlobalContext(client, open_calls(settings, client).fetch)
     last = last_published(runtime_dir / loop.SNAPSHOT)
     configuration = ClusterConfiguration(client, settings, last)
@@ -165,6 +169,14 @@ class ClusterLeader:
             if settings.runs_webhook and settings.has_background_pool
             else None
         )
+        self._results = (
+            ResultWriter(
+                JournalReader(RESULTS.folder(replica.runtime_dir)),
+                EphemeralPair(client, settings.namespace, terms.identity),
+            )
+            if reporting_of(settings) is not None
+            else None
+        )
         self._stopping = threading.Event()
         self._threads = [
             threading.Thread(target=self.wired.controllers.work, name="controllers"),
@@ -185,6 +197,8 @@ class ClusterLeader:
         for thread in self._threads:
             thread.start()
         others = [("shutdown", self._await_shutdown)]
+        if self._results is not None:
+            self._results.start()
         if self._settings.runs_webhook:
             self._recorder.start()
             if self._triggers is not None:
@@ -198,6 +212,8 @@ class ClusterLeader:
         self._end_writing(_STOP_S)
         for informer in self.wired.informers:
             informer.stop()
+        if self._results is not None:
+            self._results.stop()
         if self._settings.runs_webhook:
             self._recorder.stop()
             if self._triggers is not None:
@@ -212,6 +228,8 @@ class ClusterLeader:
         self._metrics.write(recorder)
         if self._triggers is not None:
             self._triggers.count(recorder)
+        if self._results is not None:
+            self._results.count(recorder)
         if self._settings.runs_webhook:
             held = float(self._election.holds())
             recorder.series(LEASE_HELD).hold((LEASE,), held)

@@ -17,6 +17,7 @@ from kyverno_mp.webhook.ports import (
     NamespaceLabels,
     Recording,
     Records,
+    Results,
     Roles,
     Triggers,
 )
@@ -43,6 +44,8 @@ class Dependencies:
     sink: AuditSink | None = None
     triggers: Triggers | None = None
     """None: nothing runs in the background."""
+    results: Results | None = None
+    """None: nobody writes reports."""
     recording: Recording | None = None
     """None: nothing is recorded."""
     background_user: str = ""

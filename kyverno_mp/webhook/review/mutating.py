@@ -53,6 +53,7 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     if done.refusal:
         return review.deny(done.refusal, done.responses)
     review.report(done.responses, blocked=False)
+    _pass_on(review, done)
     texts = [*problems, *mutation_warnings(done.responses)]
     for policy, error in done.left_out:
         code, text = review.note(error, policy.key)
@@ -60,3 +61,14 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
             f"kyverno left out what policy {policy.key} changes ({code}): {text}"
         )
     return review.allow(texts, done.responses, done.patch)
+
+
+def _pass_on(review: Review, done: Mutations) -> None:
+    """Record the results for reports; a failure changes no answer."""
+    results = review.dependencies.results
+    if results is None:
+        return
+    try:
+        results.mutated(review.request, done.responses)
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)

@@ -5,6 +5,7 @@ Next: review (its exits), audit queue. May touch: the sink, the audit queue.
 Source: docs/behaviour/controllers 2.4-2.9.
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -55,7 +56,7 @@ class ValidatingHandler:
         if review.is_abandoned():
             if review.is_let_pass:
                 # The object is now in the cluster, with its violations.
-                _audit_later(review, plan, enforced)
+                _audit_later(review, plan, enforced, passes_all_on=True)
             return ABANDONED
         _note_left_out(review, plan)
         if verdict.refused:
@@ -93,6 +94,9 @@ class ValidatingHandler:
         verdict = review.dependencies.verdicts.of(found)
         if verdict.refused:
             return review.deny(denial(review.request, verdict.refused), found)
+        if plan.travels:
+            with contextlib.suppress(Preempted):
+                _pass_on(review, plan, found, review.rest_deadline_ns(), pace)
         return review.allow([failure.message, *warnings(verdict.telling)], found)
 
 
@@ -160,12 +164,69 @@ def _let_pass(
         responses = [*enforced, *warned]
     if verdict.telling:
         texts = [*warnings(verdict.telling), *texts]
-    if plan.audits or any(r.failed() or r.errored() for r in verdict.telling):
-        _audit_later(review, plan, enforced)
+    is_ahead = not plan.travels or _pass_on_ahead(review, plan, enforced, pace)
+    needs_audit = plan.audits or plan.travels_late or not is_ahead
+    if needs_audit or any(r.failed() or r.errored() for r in verdict.telling):
+        _audit_later(review, plan, enforced, passes_all_on=not is_ahead)
     else:
         # PERF: another thread for this would cost 60 us.
         _report_passed(review, verdict)
     return review.allow(texts, responses)
+
+
+def _pass_on_ahead(
+    review: Review, plan: Plan, enforced: Sequence[PolicyResponse], pace: Pace | None
+) -> bool:
+    """Record what travels to reports before the answer, as nobody could derive it.
+
+    Audited results too: these rules run again with the audit. Returns whether it is
+    done; slow policies follow after the answer, which does not wait for their calls.
+    """
+    results = review.dependencies.results
+    if results is None or not results.takes(review.request):
+        return True
+    found = enforced
+    if plan.audits:
+        try:
+            found = [*enforced, *plan.audit_ahead(review.deadline_ns, pace)]
+        except Preempted:
+            raise
+        except Exception as error:  # noqa: BLE001 - the exit for internal errors
+            review.note(error)
+            return False
+        if plan.left_out:
+            # The audit runs these rules again, with more time, and says why they fail.
+            plan.left_out.clear()
+            return False
+    return _pass_on(review, plan, found, review.deadline_ns, pace)
+
+
+def _pass_on(
+    review: Review,
+    plan: Plan,
+    found: Sequence[PolicyResponse],
+    deadline_ns: int,
+    pace: Pace | None,
+    *,
+    slow: bool = False,
+) -> bool:
+    """Record results of an allowed request for reports; a failure changes no answer.
+
+    Returns whether they are recorded, or there are none. Raises: Preempted.
+    """
+    results, request = review.dependencies.results, review.request
+    if results is None or not results.takes(request):
+        return True
+    try:
+        travelling = plan.travelling(found, deadline_ns, pace, slow=slow)
+        if travelling:
+            results.validated(request, travelling)
+    except Preempted:
+        raise
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)
+        return False
+    return True
 
 
 def _warned(
@@ -194,10 +255,15 @@ def _report_passed(review: Review, verdict: AdmissionVerdict) -> None:
 
 
 def _audit_later(
-    review: Review, plan: Plan, enforced: Sequence[PolicyResponse]
+    review: Review,
+    plan: Plan,
+    enforced: Sequence[PolicyResponse],
+    *,
+    passes_all_on: bool = False,
 ) -> None:
     """Queue the work that follows the answer; nothing on dry run.
 
+    ``passes_all_on``: no results for reports were recorded before the answer.
     Kyverno audits policies of both failure policies on each path, so twice per
     review (docs/behaviour/controllers 14.6); here each path audits its own.
     """
@@ -211,6 +277,10 @@ def _audit_later(
         with dependencies.long_evaluations.pace() as pace:
             audited = plan.audit(deadline_ns, pace) if plan.audits else ()
             _note_left_out(review, plan)
+            if plan.travels:
+                found = [*enforced, *audited]
+                for slow in (True, False) if passes_all_on else (True,):
+                    _pass_on(review, plan, found, deadline_ns, pace, slow=slow)
             sink.deliver(
                 request,
                 enforced,

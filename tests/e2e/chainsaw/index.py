@@ -35,6 +35,7 @@ BUILT: Final = frozenset(
         "clean-up by time to live",
         "generate",
         "mutate existing",
+        "reports",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no

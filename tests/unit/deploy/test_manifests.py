@@ -31,12 +31,12 @@ SELECTOR = {
     "app.kubernetes.io/part-of": "kyverno",
 }
 ROLES = {
-    "install.yaml": {"admission", "background", "cleanup"},
+    "install.yaml": {"admission", "background", "reports", "cleanup"},
     "install-split.yaml": {"admission", "background", "reports", "cleanup"},
 }
 DEPLOYMENTS = {
     "install.yaml": {"admission"},
-    "install-split.yaml": {"admission", "background", "cleanup"},
+    "install-split.yaml": {"admission", "background", "reports", "cleanup"},
 }
 PROBES = {
     "startup": "/health/liveness",
@@ -199,10 +199,12 @@ def test_each_pool_runs_once_and_as_its_own_account(
         }
         settings = read(env)
         assert settings.has_background_pool or not settings.runs_webhook
+        assert settings.has_reports_pool or not settings.runs_webhook
         runs[role] = (
             settings.runs_webhook,
             settings.background_workers,
             settings.cleanup_workers,
+            settings.reports_workers,
         )
         spec = deployment(objects, role)["spec"]["template"]["spec"]
         assert spec["serviceAccountName"] == f"kyverno-{role}-controller"
@@ -218,14 +220,19 @@ def test_each_pool_runs_once_and_as_its_own_account(
         if "serviceaccounts/token" in rule["resources"]
     ]
     if manifest == "install.yaml":
-        assert runs == {"admission": (True, 4, 1)}
-        accounts = ["kyverno-background-controller", "kyverno-cleanup-controller"]
+        assert runs == {"admission": (True, 4, 1, 1)}
+        accounts = [
+            "kyverno-background-controller",
+            "kyverno-cleanup-controller",
+            "kyverno-reports-controller",
+        ]
         assert tokens == [(accounts, ["create"])]
     else:
         assert runs == {
-            "admission": (True, 0, 0),
-            "background": (False, 4, 0),
-            "cleanup": (False, 0, 1),
+            "admission": (True, 0, 0, 0),
+            "background": (False, 4, 0, 0),
+            "reports": (False, 0, 0, 1),
+            "cleanup": (False, 0, 1, 0),
         }
         assert tokens == []
 
@@ -296,6 +303,20 @@ def test_the_background_role_writes_what_it_uses(
     }
 
 
+def test_the_reports_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> None:
+    """Reports of both groups, their Lease, and what reviews left for it."""
+    changes = {"create", "delete", "update"}
+    names = ("policyreports", "reports")
+    kinds = [prefix + name for name in names for prefix in ("", "cluster")]
+    assert writes_of(objects, "reports") == {
+        **dict.fromkeys(kinds, changes),
+        "ephemeralreports": {"delete"},
+        "clusterephemeralreports": {"delete"},
+        "events": {"create", "patch"},
+        "leases": {*changes, "patch"},
+    }
+
+
 def test_the_admission_role_writes_what_it_uses(
     objects: list[dict[str, Any]], manifest: str
 ) -> None:
@@ -310,6 +331,7 @@ def test_the_admission_role_writes_what_it_uses(
         "policies/status": {"update"},
         "globalcontextentries/status": {"update"},
         "updaterequests": {"create", "update"},
+        "ephemeralreports": {"create", "update"},
         "events": {"create", "patch"},
         "subjectaccessreviews": {"create"},
         "secrets": {"create", "update", "delete"},

@@ -176,3 +176,22 @@ def test_messages_are_bounded_and_whole() -> None:
     with other:
         one.close()
         assert read_frame(other) is None
+
+
+def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
+    """An address has room for 108 bytes; the folder may be deeper."""
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    path = folder / "pool.sock"
+    evaluators = Evaluators(path, queued_max=1, batch_s_max=5)
+    evaluators.start()
+    stop = threading.Event()
+    worker = threading.Thread(
+        target=evaluate, args=(path, lambda content: content * 2, stop), daemon=True
+    )
+    worker.start()
+    try:
+        assert evaluators.submit(b"x").result(timeout=5) == b"xx"
+    finally:
+        stop.set()
+        evaluators.close()

@@ -88,6 +88,7 @@ def test_the_pools_of_a_pod_are_those_with_an_account() -> None:
     assert accounts == {
         "cleanup": "kyverno-cleanup-controller",
         "background": "kyverno-background-controller",
+        "reports": "kyverno-reports-controller",
     }
 
 

@@ -42,6 +42,7 @@ class StubPlan:
         self.fails = fails
         self.reads_namespace = True
         self.triggers = False
+        self.travels = self.travels_late = False
         self.has_reached = False
         """Whether ``reached`` was asked, with a deadline and a pace."""
         self._enforce, self._warn, self._audit = enforce, warn, audit
@@ -84,6 +85,24 @@ class StubPlan:
         del pace
         assert deadline_ns
         return list(self._audit)
+
+    def audit_ahead(
+        self, deadline_ns: int, pace: Pace | None = None
+    ) -> list[PolicyResponse]:
+        return self.audit(deadline_ns, pace)
+
+    def travelling(
+        self,
+        responses: Sequence[PolicyResponse],
+        deadline_ns: int,
+        pace: Pace | None = None,
+        *,
+        slow: bool,
+    ) -> list[PolicyResponse]:
+        del responses, pace
+        assert deadline_ns
+        assert not slow
+        return []
 
     def with_messages(
         self, response: PolicyResponse, deadline_ns: int, pace: Pace | None = None

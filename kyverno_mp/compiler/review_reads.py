@@ -1,0 +1,248 @@
+"""Find out whether a rule reads more of a review than the object.
+
+Room: compiler. Takes: RuleIR. Gives: reads_review. Next: compiler/build.py names such
+rules in the policy; reports/travel.py sends what a scan cannot derive.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 6.4 (a scan evaluates a CREATE by nobody, without an
+old object); docs/behaviour/engine 3.4, 8.5; docs/pools.md 4.
+
+A rule that reads only the object and its namespace has the same result in a review and
+in a scan, so its results need not travel. Whatever is unknown here counts as read: the
+result then travels, which costs a little and loses nothing.
+
+Results of deletions are never reported. So what an UPDATE and a CREATE decide alike,
+such as the usual ``{{ request.operation || 'BACKGROUND' }} NotEquals DELETE``, does not
+count.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.assertion.nodes import Assertion
+from kyverno_mp.expr.cel.nodes import Ident
+from kyverno_mp.expr.conditions.nodes import Condition
+from kyverno_mp.expr.conditions.reads import is_operation
+from kyverno_mp.expr.jmespath import nodes
+from kyverno_mp.expr.jmespath.nodes import Node
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.template.nodes import Document, Lookup, Rescanned, Variable
+from kyverno_mp.expr.template.scan import OPENING, find_variables, query_of
+from kyverno_mp.ir.match import FilterIR, MatchIR
+from kyverno_mp.ir.rules import ForEachIR, RuleIR, VariableEntryIR
+from kyverno_mp.values.jsonvalue import Json
+
+_CREATE: Final = "CREATE"
+_UPDATE: Final = "UPDATE"
+_REQUEST: Final = "request"
+_SCANNED: Final = frozenset({"object", "namespace"})
+"""What a scan knows of ``request``."""
+_USER: Final = frozenset({"serviceAccountName", "serviceAccountNamespace"})
+_CEL_REVIEW: Final = frozenset({"request", "oldObject", "authorizer"})
+_ASSERTED: Final = ("admission", "oldObject", "operation", "requestResource")
+"""Parts of the names in the payload of an assertion that a scan does not know."""
+_POSITIVE: Final = frozenset({"Equals", "Equal", "In", "AnyIn", "AllIn"})
+_NEGATIVE: Final = frozenset({"NotEquals", "NotEqual", "NotIn", "AnyNotIn", "AllNotIn"})
+_ELSE, _ROOT, _REVIEW = range(3)
+"""What a query has reached: any other value, the whole context, ``request``."""
+
+
+class _ReadsReview(Exception):
+    """The query reads what a scan does not know."""
+
+
+def reads_review(rule: RuleIR) -> bool:
+    """Return whether the result may depend on the operation, the user or old data."""
+    if _limits_to_review(rule.match, matching=True):
+        return True
+    if rule.exclude is not None and _limits_to_review(rule.exclude, matching=False):
+        return True
+    try:
+        for part in (rule.context, rule.preconditions, rule.validate, rule.exceptions):
+            _check(part)
+        _check(rule.report_properties)
+        _check(rule.cel_preconditions)
+    except _ReadsReview:
+        return True
+    return False
+
+
+def _limits_to_review(block: MatchIR, *, matching: bool) -> bool:
+    return any(_names_review(one, matching=matching) for one in block.filters)
+
+
+def _names_review(one: FilterIR, *, matching: bool) -> bool:
+    """Return whether a scan decides about a filter in another way than a review.
+
+    A rule that matches only CREATE has results that a scan derives; one that matches
+    only UPDATE, or excludes only CREATE, has results that no scan has.
+    """
+    if one.subjects or one.roles or one.cluster_roles:
+        return True
+    if matching and any(kind.subresource for kind in one.kinds):
+        # No scan reads a subresource.
+        return True
+    if not one.operations:
+        return False
+    creates, updates = _CREATE in one.operations, _UPDATE in one.operations
+    return updates and not creates if matching else creates and not updates
+
+
+def _check(record: Any) -> None:
+    """Raise _ReadsReview if an expression anywhere in a record reads the review."""
+    waiting = [record]
+    while waiting:
+        value = waiting.pop()
+        kind = type(value)
+        if kind is Condition and _is_neutral(value):
+            _check_text(value.message)
+        elif kind is Ident:
+            if value.name in _CEL_REVIEW:
+                raise _ReadsReview
+        elif kind is Assertion:
+            _check_assertion(value.tree)
+        else:
+            _check_queries(value)
+            waiting.extend(_parts(value))
+
+
+def _check_queries(value: Any) -> None:
+    kind = type(value)
+    if kind is Lookup:
+        if value.node is not None:
+            _end(_reached(value.node, _ROOT))
+    elif kind is Condition:
+        _check_text(value.message)
+    elif kind is Rescanned:
+        _check_text(value.source)
+    elif kind is ForEachIR:
+        _check_query(value.list_query)
+    elif kind is VariableEntryIR and value.jmes_path is not None:
+        _check_path(value.jmes_path)
+
+
+def _check_path(path: Document) -> None:
+    """Check the jmesPath of a variable, a query itself, perhaps with variables."""
+    if type(path.source) is not str or not path.is_constant:
+        raise _ReadsReview
+    _check_query(path.source)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if type(value) is Document:
+        # The source is the text of the template.
+        return () if value.template is None else (value.template,)
+    if type(value) is Lookup:
+        return ()
+    if type(value) is Variable:
+        # Its other query is for a deletion.
+        return (value.lookup,)
+    if isinstance(value, msgspec.Struct):
+        return (getattr(value, name) for name in value.__struct_fields__)
+    if isinstance(value, tuple | list):
+        return value
+    return value.values() if isinstance(value, dict) else ()
+
+
+def _check_query(text: str) -> None:
+    try:
+        node = parse(text)
+    except ExpressionInvalid:
+        # It fails in the same way wherever it runs.
+        return
+    _end(_reached(node, _ROOT))
+
+
+def _check_text(text: str) -> None:
+    """Check a text whose variables are found at run time."""
+    found = find_variables(text)
+    if len(found) != text.count(OPENING):
+        # The query around a nested variable is known only at run time.
+        raise _ReadsReview
+    for one in found:
+        query, _ = query_of(one.variable)
+        if query != "@":
+            _check_query(query)
+
+
+def _end(reached: int) -> None:
+    """Check what a query returns: a whole request holds the user and the operation."""
+    if reached != _ELSE:
+        raise _ReadsReview
+
+
+def _reached(node: Node, at: int) -> int:
+    """Return what a query reaches from ``at``. Raises: _ReadsReview."""
+    match node:
+        case nodes.Field(name):
+            return _named(name, at)
+        case nodes.Identity() | nodes.Current():
+            return at
+        case nodes.Root() | nodes.Variable() | nodes.Let():
+            raise _ReadsReview
+        case (
+            nodes.Subexpression(left, right)
+            | nodes.IndexExpression(left, right)
+            | nodes.Pipe(left, right)
+            | nodes.Projection(left, right)
+            | nodes.ValueProjection(left, right)
+        ):
+            return _reached(right, _reached(left, at))
+        case nodes.FilterProjection(left, right, condition):
+            element = _reached(left, at)
+            _end(_reached(condition, element))
+            return _reached(right, element)
+    for child in _children(node):
+        _end(_reached(child, at))
+    return _ELSE
+
+
+def _children(node: Any) -> Iterator[Any]:
+    for name in node.__struct_fields__:
+        value = getattr(node, name)
+        if isinstance(value, msgspec.Struct):
+            yield value
+        elif isinstance(value, tuple):
+            for one in value:
+                yield one[1] if isinstance(one, tuple) else one
+
+
+def _named(name: str, at: int) -> int:
+    if at == _ROOT:
+        if name in _USER:
+            raise _ReadsReview
+        return _REVIEW if name == _REQUEST else _ELSE
+    if at == _REVIEW and name not in _SCANNED:
+        raise _ReadsReview
+    return _ELSE
+
+
+def _check_assertion(tree: Json) -> None:
+    """Check an assertion, whose keys and texts are expressions."""
+    waiting = [tree]
+    while waiting:
+        value = waiting.pop()
+        if type(value) is dict:
+            waiting += [*value, *value.values()]
+        elif type(value) is list:
+            waiting += value
+        elif type(value) is str and any(name in value for name in _ASSERTED):
+            raise _ReadsReview
+
+
+def _is_neutral(condition: Condition) -> bool:
+    """Return whether the operation decides, and a CREATE as an UPDATE does.
+
+    Only for constant names, not patterns or ranges, so that the comparison is plain.
+    """
+    if not (is_operation(condition.key) and condition.value.is_constant):
+        return False
+    value = condition.value.constant
+    names = value if type(value) is list else [value]
+    if not all(type(name) is str and name.isalpha() for name in names):
+        return False
+    if condition.operator not in _POSITIVE | _NEGATIVE:
+        return False
+    return (_CREATE in names) == (_UPDATE in names)

@@ -1,0 +1,186 @@
+"""Bring what workers recorded for reports to the reports pool, and lose none of it.
+
+Room: leader. Takes: the journals of results, the API server. Gives: ResultWriter,
+whose thread writes. Next: reports/ephemeral.py reads the EphemeralReports.
+May touch: the journals, the API server through leader/results/reports.py, threads, the
+log.
+Source: docs/pools.md 3, 4; docs/behaviour/controllers 2.10.
+
+A record leaves its journal after it is stored. When kill -9 ends this process, the next
+one stores some of them again, which changes nothing: the newest result of a rule for a
+subject counts. A write has the results of a second; a large report is written more
+seldom. Every replica writes those of its own workers, without a Lease.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
+from typing import Final
+
+from kyverno_mp.errors import DependencyError, KubeRefused, StateError
+from kyverno_mp.leader.results.reports import EphemeralPair
+from kyverno_mp.limits import (
+    EPHEMERAL_REPORT_BYTES_MAX,
+    EPHEMERAL_REPORT_PAUSE_S_MAX,
+    RESULTS_AT_ONCE_MAX,
+)
+from kyverno_mp.queues.journal import JournalReader, Record
+from kyverno_mp.reports.records import decode_results
+from kyverno_mp.reports.results import Results
+from kyverno_mp.telemetry.families import REPORTED, REPORTED_AGE, REPORTED_WAITING
+from kyverno_mp.telemetry.record import Recorder
+from kyverno_mp.telemetry.tally import Tally
+
+_log = logging.getLogger(__name__)
+_POLL_S: Final = 0.25
+_BATCH_S: Final = 1.0
+_BATCH_BYTES: Final = 64 * 1024
+"""A report is written every second up to this size, a larger one more seldom."""
+_AT_ONCE_BYTES: Final = EPHEMERAL_REPORT_BYTES_MAX // 2
+_PAUSE_S_MAX: Final = 15.0
+_STOP_S: Final = 5.0
+STORED: Final = "stored"
+OVERWRITTEN: Final = "overwritten"
+GIVEN_UP: Final = "given_up"
+_NEVER: Final = frozenset({"kube.invalid", "kube.refused"})
+"""Refusals of the content: another attempt has the same end."""
+
+
+class ResultWriter:
+    """The thread that writes EphemeralReports."""
+
+    def __init__(
+        self,
+        reader: JournalReader,
+        pair: EphemeralPair,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reader = reader
+        self._pair = pair
+        self._monotonic_s = monotonic_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="results", daemon=True)
+        self._failures = 0
+        self._stored_s = float("-inf")
+        self.outcomes = Tally()
+        """How results ended, since the last ``count``."""
+        self.oldest_ns = 0
+        """When the oldest record that waits was written, wall clock; 0: none waits."""
+        self.waiting = 0
+        """Records that wait, as of the last read of the journals."""
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Store what waits, if the API server accepts it, and stop."""
+        self._stopping.set()
+        self._thread.join(timeout=_STOP_S)
+
+    def step(self, *, now: bool = False) -> bool:
+        """Store what waits, if it is time; False when the API server cannot take it.
+
+        ``now``: it is time.
+        """
+        self.waiting = self._reader.waiting
+        if not (now or self._is_time() or self.waiting >= RESULTS_AT_ONCE_MAX):
+            return True
+        records = _in_turn(self._reader.ahead(RESULTS_AT_ONCE_MAX))
+        new, taken = self._read(records)
+        if not taken:
+            self._failures = self.oldest_ns = 0
+            return True
+        try:
+            self._store(new)
+        except DependencyError as error:
+            self._failures += 1
+            self._pair.forget()
+            _log.warning("cannot write EphemeralReports, will retry: %s", error)
+            return False
+        for record in taken:
+            record.done()
+        self._failures = 0
+        self._stored_s = self._monotonic_s()
+        return True
+
+    def count(self, recorder: Recorder) -> None:
+        """Write the counts to the page; call it in the page's writer thread."""
+        series = recorder.series(REPORTED)
+        for labels, number in self.outcomes.drain().items():
+            series.count(labels, float(number))
+        recorder.series(REPORTED_WAITING).hold((), float(self.waiting))
+        oldest_ns = self.oldest_ns
+        age_s = max(0.0, (time.time_ns() - oldest_ns) / 1e9) if oldest_ns else 0.0
+        recorder.series(REPORTED_AGE).hold((), round(age_s, 3))
+
+    def _read(self, records: Iterable[Record]) -> tuple[Results, list[Record]]:
+        """Return the newest results of records, as far as a report has room for them.
+
+        Leaves out a damaged one.
+        """
+        new, taken = Results(), []
+        self.oldest_ns = 0
+        for record in records:
+            taken.append(record)
+            try:
+                at_ns, subject, rows = decode_results(record.content)
+            except StateError as error:
+                _log.error("journal of results: %s", error.message)
+                self.outcomes.add((GIVEN_UP,))
+                continue
+            self.oldest_ns = min(at_ns, self.oldest_ns or at_ns)
+            for row in rows:
+                new.add(at_ns, subject, row)
+            if new.size_bytes > _AT_ONCE_BYTES:
+                break
+        return new, taken
+
+    def _store(self, new: Results) -> None:
+        """Store results, or give up what the API server never takes.
+
+        Raises: DependencyError.
+        """
+        try:
+            lost = self._pair.store(new) if len(new) else 0
+        except KubeRefused as error:
+            if error.code not in _NEVER:
+                raise
+            self._pair.forget()
+            self._note(GIVEN_UP, len(new))
+            _log.error("the API server refuses results for reports: %s", error.code)
+            return
+        self._note(STORED, len(new))
+        if lost:
+            self._note(OVERWRITTEN, lost)
+            _log.warning(
+                "nobody merges results into reports: the oldest are given up",
+                extra={"fields": {"results": lost}},
+            )
+
+    def _note(self, outcome: str, number: int) -> None:
+        if number:
+            self.outcomes.add((outcome,), number)
+
+    def _is_time(self) -> bool:
+        pause_s = _BATCH_S * max(1.0, self._pair.size_bytes / _BATCH_BYTES)
+        pause_s = min(pause_s, float(EPHEMERAL_REPORT_PAUSE_S_MAX))
+        return self._monotonic_s() - self._stored_s >= pause_s
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._pause_s()):
+            self.step()
+        self.step(now=True)
+
+    def _pause_s(self) -> float:
+        if not self._failures:
+            return _POLL_S
+        return min(_PAUSE_S_MAX, _POLL_S * 2.0 ** min(self._failures, 10))
+
+
+def _in_turn(batches: Iterable[list[Record]]) -> Iterator[Record]:
+    """Yield the records of all journals in turn, those of each in order."""
+    for row in zip_longest(*batches):
+        yield from (record for record in row if record is not None)

@@ -1,0 +1,145 @@
+"""Run the coordinator of the reports pool, and its evaluators.
+
+Room: process. Takes: Start. Gives: nothing; ends at SIGTERM.
+Next: process/pool_start.py; reports/start.py does the work.
+May touch: this process becomes the coordinator, or an evaluator.
+Source: docs/pools.md 1, 4.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.leader.loop import SNAPSHOT
+from kyverno_mp.limits import REPORTS_BATCH_S_MAX, REPORTS_WAITING_MAX
+from kyverno_mp.pool.account import open_client_as
+from kyverno_mp.pool.coordinator import Tools
+from kyverno_mp.pool.evaluators import Evaluators, evaluate
+from kyverno_mp.process.pool_data import PoolData, refused
+from kyverno_mp.process.pool_start import run_pool
+from kyverno_mp.process.start import Start
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.reports.dependencies import ReportsDependencies
+from kyverno_mp.reports.judge import Judge
+from kyverno_mp.reports.start import run as write_reports
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.follow import Follower
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
+
+NAME: Final = "reports"
+ACCOUNT: Final = "kyverno-reports-controller"
+"""Name of the ServiceAccount, and of the Lease; upstream's."""
+EVALUATOR: Final = "reports-evaluator"
+_SOCKET: Final = "reports.sock"
+_DATA: Final = ("configmaps", "globalcontext", "apicalls")
+_DIGEST_BYTES: Final = 8
+_POLL_S: Final = 0.1
+
+
+def run(start: Start) -> None:
+    """Scan and write reports while the lease is held, until SIGTERM."""
+
+    def work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
+        """Work for one term of the lease."""
+        evaluators = Evaluators(
+            start.runtime_dir / _SOCKET,
+            queued_max=REPORTS_WAITING_MAX,
+            batch_s_max=REPORTS_BATCH_S_MAX,
+        )
+        evaluators.start()
+        try:
+            write_reports(
+                ReportsDependencies(
+                    client=tools.client,
+                    evaluators=evaluators,
+                    published=_Published(tools.place.snapshot, data),
+                    metrics=tools.metrics,
+                    settings=tools.place.settings,
+                    holds_lease=tools.holds_lease,
+                    health=tools.health,
+                ),
+                stop,
+            )
+        finally:
+            evaluators.close()
+
+    run_pool(start, NAME, ACCOUNT, work)
+
+
+def run_evaluator(start: Start) -> None:
+    """Evaluate batches of the coordinator, until SIGTERM."""
+    settings, snapshot = start.settings, start.runtime_dir / SNAPSHOT
+    client = open_client_as(settings, ACCOUNT)
+    data = PoolData(settings, snapshot, client, ACCOUNT)
+    while not data.is_whole():
+        time.sleep(_POLL_S)
+    policies = _follow(snapshot)
+    judge = Judge(
+        policies.current,
+        Engine(data.cluster_data, Clock(lambda: datetime.now(UTC), time.monotonic_ns)),
+        data.cluster_data.namespaces,
+        types=_words(settings.reports_of),
+        results=_words(settings.reports_results),
+        is_excluded=_excluded(settings, data),
+    )
+    evaluate(start.runtime_dir / _SOCKET, judge.answer, threading.Event())
+
+
+class _Published:
+    """What the leader publishes; one thread uses it."""
+
+    def __init__(self, snapshot: Path, data: PoolData) -> None:
+        self._policies = _follow(snapshot)
+        self._data = data
+
+    def policies(self) -> PolicySegment | None:
+        return self._policies.current()
+
+    def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
+        segment = self._data.segment("namespaces")
+
+        def read() -> Mapping[str, bytes]:
+            if segment is None:
+                return {}
+            # The keys of whole objects end with a slash.
+            names = (one for one in segment.list_keys() if one and one[-1] != "/")
+            return {name: _digest(segment.get(name)) for name in names}
+
+        return (0 if segment is None else segment.generation), read
+
+    def data_generations(self) -> tuple[int, ...]:
+        segments = (self._data.segment(name) for name in _DATA)
+        return tuple(0 if one is None else one.generation for one in segments)
+
+
+def _digest(value: object) -> bytes:
+    data = msgspec.json.encode(value, order="deterministic")
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _follow(snapshot: Path) -> Follower[PolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        POLICIES,
+        lambda segment, _previous: PolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(one.strip() for one in text.split(",") if one.strip())
+
+
+def _excluded(settings: Settings, data: PoolData) -> Callable[[Request], bool]:
+    if settings.reports_scan_ignores_filters:
+        return lambda _request: False
+    return data.is_excluded

@@ -1,0 +1,45 @@
+"""The messages between the coordinator of the reports pool and its evaluators.
+
+Room: reports. Takes: objects of one kind; what was found. Gives: Batch, Answer.
+Next: reports/judging.py sends batches, reports/judge.py answers them.
+May touch: nothing outside its arguments.
+Source: docs/pools.md 1, 4.
+"""
+
+from typing import Final
+
+import msgspec
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True):
+    """Objects of one kind as JSON. ``generation``: of the policies, at least."""
+
+    generation: int
+    group: str
+    version: str
+    kind: str
+    objects: tuple[bytes, ...]
+
+
+class Judged(msgspec.Struct, frozen=True, array_like=True):
+    """What the rules found about one object.
+
+    ``rows``: JSON without times, as reports/prints.py writes it. ``problem``: why
+    nothing can be said at the moment; the object's report stays as it is.
+    """
+
+    prints: bytes = b""
+    rows: tuple[bytes, ...] = ()
+    problem: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What was found about the objects of a batch, in their order."""
+
+    generation: int
+    objects: tuple[Judged, ...]
+
+
+ENCODER: Final = msgspec.msgpack.Encoder()
+BATCH: Final = msgspec.msgpack.Decoder(Batch)
+ANSWER: Final = msgspec.msgpack.Decoder(Answer)

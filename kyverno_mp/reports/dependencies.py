@@ -1,0 +1,64 @@
+"""Define the dependencies of the reports pool.
+
+Room: reports. Takes: nothing. Gives: ReportsDependencies, and the Protocols of its
+parts. Next: reports/start.py. May touch: nothing.
+Source: docs/architecture.md 2; docs/behaviour/controllers 6.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.telemetry.families import Family
+
+
+class Metrics(Protocol):
+    """Takes counts and gauges of telemetry's families; any thread may call it."""
+
+    def count(self, family: Family, labels: tuple[str, ...]) -> None:
+        """Add one to a counter."""
+
+    def hold(self, family: Family, labels: tuple[str, ...], value: float) -> None:
+        """Set a gauge."""
+
+
+class Evaluators(Protocol):
+    """Answers batches, e.g. pool.evaluators.Evaluators; any thread may call it."""
+
+    def submit(self, content: bytes) -> "Future[bytes]":
+        """Queue a batch. Raises: StateError when too many wait."""
+
+
+class Published(Protocol):
+    """What the leader of the pod publishes."""
+
+    def policies(self) -> PolicySegment | None:
+        """Return the newest policies, None before the first."""
+
+    def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
+        """Return the generation, and what reads a digest of each one's labels."""
+
+    def data_generations(self) -> tuple[int, ...]:
+        """Return the generations of the other data that rules read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportsDependencies:
+    """The pool's surroundings; every function may be called by any thread."""
+
+    client: Client
+    """Acts as the reports account."""
+    evaluators: Evaluators
+    published: Published
+    metrics: Metrics
+    settings: Settings
+    holds_lease: Callable[[], bool]
+    """Asked before each write."""
+    health: Callable[[Sequence[str]], None]
+    """Called every few seconds with the problems in force; none = healthy."""
+    clock: Clock = field(default_factory=Clock)

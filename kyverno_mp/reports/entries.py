@@ -1,0 +1,147 @@
+"""The rows of reports: one result of one rule on one subject, as all reports write it.
+
+Room: reports. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
+Subject, row_of. Next: cli/apply/report.py prints these rows; the reports of
+the cluster have the same. May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.result import RuleResult
+
+KYVERNO: Final = "kyverno"
+"""Source of the rows of ClusterPolicy and Policy."""
+WORDS: Final = ("pass", "fail", "warn", "error", "skip")
+"""The values of a row's ``result``, in the order of a summary."""
+_WORD: Final = {
+    result.PASS: "pass",
+    result.FAIL: "fail",
+    result.WARNING: "warn",
+    result.ERROR: "error",
+    result.SKIP: "skip",
+}
+_SOURCES: Final = {
+    "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
+    "NamespacedValidatingPolicy": "KyvernoValidatingPolicy",
+    "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
+    "ValidatingPolicy": "KyvernoValidatingPolicy",
+}
+"""The source of the rows of a policy, by its kind."""
+
+
+class Subject(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"
+):
+    """The object of a result, an ObjectReference."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class Timestamp(msgspec.Struct, frozen=True):
+    """Unix time; both fields are required, also when zero."""
+
+    seconds: int = 0
+    nanos: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One entry of ``results``; the names and the order of the fields are upstream's.
+
+    ``policy``: the key, ``name`` or ``namespace/name``. ``resources``: empty in the
+    report of one object, whose ``scope`` names it.
+    """
+
+    source: str = ""
+    policy: str
+    rule: str = ""
+    timestamp: Timestamp | None = None
+    result: str = ""
+    resources: tuple[Subject, ...] = ()
+    properties: dict[str, str] = {}
+    message: str = ""
+    scored: bool = False
+    category: str = ""
+    severity: str = ""
+
+    @property
+    def merge_key(self) -> tuple[str, ...]:
+        """Two rows of one subject with this key are the same result at two times."""
+        # KYVERNO: results of other sources merge without the rule (controllers 6.6).
+        if self.source == KYVERNO:
+            return self.source, self.policy, self.rule
+        return self.source, self.policy
+
+
+def row_of(
+    policy: PolicyIR,
+    rule: RuleResult,
+    now_s: int | None = None,
+    *,
+    policy_key: str = "",
+    as_warning: bool = False,
+    subject: Subject | None = None,
+) -> Row:
+    """Return the row of a result.
+
+    ``policy_key``: as the caller names the policy, "" = its key. ``as_warning``: a
+    failure is a warning although the policy is scored. ``subject``: for reports of
+    several objects. ``now_s``: Unix time, None = without a time.
+    """
+    word = word_of(policy, rule, as_warning=as_warning)
+    # KYVERNO: the text follows the status, before a failure becomes a warning.
+    named = rule.properties.get(f"{_WORD[rule.status]}Message")
+    return Row(
+        source=_SOURCES.get(policy.kind, KYVERNO),
+        policy=policy_key or policy.key,
+        rule=rule.rule,
+        timestamp=None if now_s is None else Timestamp(now_s),
+        result=word,
+        resources=() if subject is None else (subject,),
+        properties=_properties(policy, rule),
+        message=rule.properties.get("message") or named or rule.message,
+        scored=policy.scored,
+        category=policy.category,
+        severity=policy.severity,
+    )
+
+
+def word_of(policy: PolicyIR, rule: RuleResult, *, as_warning: bool = False) -> str:
+    """Return pass, fail, warn, error or skip."""
+    if rule.status == result.FAIL and (as_warning or not policy.scored):
+        return "warn"
+    return _WORD[rule.status]
+
+
+def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
+    properties = dict(rule.properties)
+    process = "background scan" if policy.background else "admission review"
+    properties["process"] = process if policy.background or policy.admission else ""
+    if rule.exceptions:
+        properties["exceptions"] = ",".join(
+            key.rpartition("/")[2] for key in rule.exceptions
+        )
+    return properties
+
+
+def sorted_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows in the order of a report: by policy, rule and source."""
+    return sorted(rows, key=lambda row: (row.policy, row.rule, row.source))
+
+
+def summary_of(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the number of rows of each result."""
+    summary = dict.fromkeys(WORDS, 0)
+    for row in rows:
+        summary[row.result] += 1
+    return summary

@@ -1,0 +1,272 @@
+"""Read what reviews found from EphemeralReports, and remove what is merged.
+
+Room: reports. Takes: the API server, a function that merges the results for one object
+into its report. Gives: ReviewResults, LiveSubjects. Next: reports/results.py has the
+form of such a report, leader/results/reports.py writes them.
+May touch: the API server through kube/, the wall clock.
+Source: docs/pools.md 4; docs/behaviour/controllers 6.6.
+
+The lease holder calls ``step`` again and again. A report is deleted when all that is in
+it is merged; what still waits for its object stays in it, so that the next lease holder
+finds it. Both have the version that was read as a precondition: a report that got new
+results meanwhile is read again, and merging a result twice changes nothing.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import (
+    DependencyError,
+    KubeConflict,
+    KubeNotFound,
+    KubeRefused,
+)
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.kube.watch import IDENTITY, WatchScope
+from kyverno_mp.limits import RESULT_MERGERS, RESULTS_UNCLAIMED_S_MAX
+from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.reports.results import (
+    ADMISSION,
+    EPHEMERAL_REPORTS,
+    SOURCE_LABEL,
+    Result,
+    ResultKey,
+    Results,
+    document_of,
+    results_in,
+    row_of_bytes,
+)
+
+_log = logging.getLogger(__name__)
+_AGAIN_S: Final = 5.0
+"""Between two looks at a report that is unchanged: what is in it waits."""
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+MERGED: Final = "merged"
+UNCLAIMED: Final = "unclaimed"
+FORBIDDEN: Final = "forbidden"
+Resolve = Callable[[Subject], Subject | None]
+"""Returns the object as it is stored, with its uid, None while it does not exist.
+
+Raises: KubeRefused if its kind may not be read, DependencyError.
+"""
+Merge = Callable[[Subject, list[Row]], bool]
+"""Merges rows into the report of an object; False: they have to come once more.
+
+Several threads call it. Raises: DependencyError.
+"""
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """One EphemeralReport at one version."""
+
+    uid: str
+    version: str
+    results: Results
+
+
+class ReviewResults:
+    """The results that no report has yet; one thread calls ``step``."""
+
+    def __init__(
+        self,
+        client: Client,
+        objects: Objects,
+        namespace: str,
+        resolve: Resolve,
+        count: Callable[[str], None] = lambda _outcome: None,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """``objects``: writes while the lease is held. ``now_ns``: the wall clock.
+
+        ``count``: called with the outcome of each object.
+        """
+        scope = WatchScope(
+            resource=EPHEMERAL_REPORTS,
+            namespace=namespace,
+            label_selector=f"{SOURCE_LABEL}={ADMISSION}",
+        )
+        self.informer: Informer[_Held] = Informer(client, scope, _held)
+        self._objects = objects
+        self._resolve = resolve
+        self._count = count
+        self._now_ns = now_ns
+        self._mergers = ThreadPoolExecutor(RESULT_MERGERS, "merge-results")
+        self._seen: dict[Key, tuple[set[str], int]] = {}
+        """The version of each report that was handled last, and what was left of it;
+        and when."""
+
+    def start(self) -> None:
+        """Start to watch."""
+        self.informer.start()
+
+    def stop(self) -> None:
+        """End the watch; what is being merged is waited for."""
+        self.informer.stop()
+        self._mergers.shutdown(wait=True, cancel_futures=True)
+
+    def step(self, merge: Merge) -> bool:
+        """Merge what came; return False if something has to be tried again soon.
+
+        Raises: LeaseLost.
+        """
+        held = self._due()
+        if not held:
+            return True
+        newest = Results()
+        for one in held.values():
+            newest.add_all(one.results)
+        claimed, left = self._claim(newest)
+
+        def merged(each: tuple[Subject, list[ResultKey]]) -> bool:
+            subject, keys = each
+            try:
+                return merge(subject, _rows(newest.by_key[key] for key in keys))
+            except DependencyError as error:
+                _log.warning("results of reviews wait: %s", error)
+                return False
+
+        is_done = True
+        ends = self._mergers.map(merged, claimed.items())
+        for keys, is_merged in zip(claimed.values(), ends, strict=True):
+            if is_merged:
+                self._count(MERGED)
+            else:
+                left.update(keys)
+                is_done = False
+        now_ns = self._now_ns()
+        for key, one in held.items():
+            self._seen[key] = {one.version, self._remove(key, one, left)}, now_ns
+        return is_done
+
+    def _due(self) -> dict[Key, _Held]:
+        """Return the reports that changed, or whose results waited for a while."""
+        found = self.informer.snapshot()
+        self._seen = {key: seen for key, seen in self._seen.items() if key in found}
+        before_ns = self._now_ns() - int(_AGAIN_S * 1e9)
+        return {
+            key: one
+            for key, one in found.items()
+            if key not in self._seen
+            or one.version not in self._seen[key][0]
+            or not self._seen[key][1] > before_ns
+        }
+
+    def _claim(
+        self, newest: Results
+    ) -> tuple[dict[Subject, list[ResultKey]], set[ResultKey]]:
+        """Return the results by the object as it is stored, and those that wait.
+
+        One object may have two names here: before it has a uid, and after.
+        """
+        claimed: dict[Subject, list[ResultKey]] = {}
+        left: set[ResultKey] = set()
+        by_subject: dict[Subject, list[ResultKey]] = {}
+        for key in newest.by_key:
+            by_subject.setdefault(key[0], []).append(key)
+        for subject, keys in by_subject.items():
+            try:
+                stored = self._resolve(subject)
+            except KubeRefused as error:
+                # KYVERNO: nobody will ever merge them (6.6).
+                _log.warning("results of %s are given up: %s", subject.kind, error)
+                self._count(FORBIDDEN)
+                continue
+            except DependencyError as error:
+                _log.warning("results of reviews wait: %s", error)
+                left.update(keys)
+                continue
+            if stored is not None:
+                claimed.setdefault(stored, []).extend(keys)
+            elif self._may_come(newest.by_key[key] for key in keys):
+                left.update(keys)
+            else:
+                self._count(UNCLAIMED)
+        return claimed, left
+
+    def _may_come(self, found: Iterable[Result]) -> bool:
+        """Return whether the object may still be created."""
+        age_ns = self._now_ns() - max(one.at_ns for one in found)
+        return age_ns < RESULTS_UNCLAIMED_S_MAX * 10**9
+
+    def _remove(self, key: Key, held: _Held, left: set[ResultKey]) -> str:
+        """Delete a report, or reduce it to what is left; return its new version."""
+        kept = Results(held.results.turn)
+        for result_key, found in held.results.by_key.items():
+            if result_key in left:
+                kept.put(result_key, found)
+        if len(kept) == len(held.results):
+            return held.version
+        namespace, name = key
+        try:
+            if not len(kept):
+                self._objects.delete(
+                    EPHEMERAL_REPORTS, key, held.uid, resource_version=held.version
+                )
+                return held.version
+            document = document_of(kept, name, namespace)
+            document["metadata"]["resourceVersion"] = held.version
+            stored = self._objects.replace(EPHEMERAL_REPORTS, document)
+            return str(stored["metadata"]["resourceVersion"])
+        except (KubeConflict, KubeNotFound):
+            # It has new results, which the informer brings.
+            pass
+        except DependencyError as error:
+            # It is merged again, which changes nothing.
+            _log.warning("merged results cannot be removed: %s", error)
+        return held.version
+
+
+def _held(raw: msgspec.Raw) -> _Held | None:
+    """Project a report; None for one of upstream's."""
+    results = results_in(raw)
+    if results is None:
+        return None
+    metadata = IDENTITY.decode(raw).metadata
+    return _Held(metadata.uid, metadata.resource_version, results)
+
+
+def _rows(found: Iterable[Result]) -> list[Row]:
+    """Return the rows; of two for the same rule, the newest."""
+    newest: dict[tuple[str, ...], Row] = {}
+    for one in sorted(found, key=lambda result: result.at_ns):
+        row = row_of_bytes(one)
+        newest[row.merge_key] = row
+    return list(newest.values())
+
+
+class LiveSubjects:
+    """Resolves subjects by reading the metadata of their objects."""
+
+    def __init__(
+        self, client: Client, resource_of: Callable[[str, str], Resource | None]
+    ) -> None:
+        """``resource_of``: of an apiVersion and a kind, None if it is not served."""
+        self._client = client
+        self._resource_of = resource_of
+
+    def __call__(self, subject: Subject) -> Subject | None:
+        """Return the object as it is stored, None if it does not exist.
+
+        An object of the same name that was created again is another one. Raises:
+        DependencyError.
+        """
+        resource = self._resource_of(subject.api_version, subject.kind)
+        if resource is None or not subject.name:
+            return None
+        path = resource.object((subject.namespace, subject.name))
+        try:
+            body = self._client.call(Call(method="GET", path=path, accept=_METADATA))
+        except KubeNotFound:
+            return None
+        uid = IDENTITY.decode(body).metadata.uid
+        if not uid or (subject.uid and subject.uid != uid):
+            return None
+        return msgspec.structs.replace(subject, uid=uid)

@@ -1,0 +1,151 @@
+"""Hold the objects that wait for an evaluator, and hand them out in batches.
+
+Room: reports. Takes: objects from watches and lists, in any thread. Gives: Feed.
+Next: reports/judging.py. May touch: nothing outside its arguments.
+Source: docs/pools.md 4.
+
+The feed is bounded in objects and bytes: who brings more waits, so that a large list or
+a busy watch is read as slowly as it is evaluated. An object that comes again while it
+waits is replaced by its newer version.
+"""
+
+import threading
+from typing import Protocol
+
+import msgspec
+
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.limits import (
+    REPORTS_BATCH_BYTES_MAX,
+    REPORTS_BATCH_OBJECTS,
+    REPORTS_WAITING_BYTES_MAX,
+    REPORTS_WAITING_MAX,
+)
+from kyverno_mp.reports.entries import Subject
+
+
+class Source(Protocol):
+    """Where an object comes from, e.g. reports.watches.KindWatch."""
+
+    @property
+    def resource(self) -> Resource:
+        """Its resource."""
+
+    def is_current(self, key: Key, uid: str, digest: bytes) -> bool:
+        """Return whether the object is still as it was."""
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One object. ``digest``: of what rules read; ``arrived_s``: monotonic time."""
+
+    source: Source
+    key: Key
+    uid: str
+    digest: bytes
+    raw: bytes
+    arrived_s: float
+
+    @property
+    def subject(self) -> Subject:
+        """How its report names it."""
+        resource = self.source.resource
+        return Subject(
+            api_version=resource.api_version,
+            kind=resource.kind,
+            namespace=self.key[0],
+            name=self.key[1],
+            uid=self.uid,
+        )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what an evaluator found about it still counts."""
+        return self.source.is_current(self.key, self.uid, self.digest)
+
+
+class Feed:
+    """Objects by source, in order of arrival; any thread may call it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: dict[int, dict[Key, Item]] = {}
+        """By the id of the source: a batch has objects of one kind."""
+        self._count = 0
+        self._bytes = 0
+        self._taken = 0
+        self._closed = False
+
+    def put(self, item: Item) -> bool:
+        """Add an object; wait while there is no room. False: the feed is closed."""
+        with self._changed:
+            while not self._closed and self._is_full():
+                self._changed.wait(1.0)
+            if self._closed:
+                return False
+            same = self._waiting.setdefault(id(item.source), {})
+            before = same.get(item.key)
+            if before is not None:
+                self._count -= 1
+                self._bytes -= len(before.raw)
+            same[item.key] = item
+            self._count += 1
+            self._bytes += len(item.raw)
+            self._changed.notify_all()
+            return True
+
+    def take(self, timeout_s: float | None = None) -> list[Item]:
+        """Return a batch; ``done`` must follow. [] = closed, or the time is over."""
+        with self._changed:
+            if not self._closed and not self._count:
+                self._changed.wait(timeout_s)
+            if self._closed or not self._count:
+                return []
+            taken = self._take()
+            self._taken += len(taken)
+            self._changed.notify_all()
+            return taken
+
+    def done(self, count: int) -> None:
+        """Tell that objects of a batch are dealt with."""
+        with self._changed:
+            self._taken -= count
+            self._changed.notify_all()
+
+    @property
+    def pending(self) -> int:
+        """Objects that wait or are being dealt with."""
+        with self._changed:
+            return self._count + self._taken
+
+    def close(self) -> None:
+        """Drop everything; nobody waits any more."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._count = self._bytes = 0
+            self._changed.notify_all()
+
+    def _is_full(self) -> bool:
+        return (
+            self._count >= REPORTS_WAITING_MAX
+            or self._bytes >= REPORTS_WAITING_BYTES_MAX
+        )
+
+    def _take(self) -> list[Item]:
+        """Take objects of the source that waits longest; it then queues again."""
+        source = next(iter(self._waiting))
+        same = self._waiting.pop(source)
+        taken: list[Item] = []
+        size = 0
+        while same and len(taken) < REPORTS_BATCH_OBJECTS:
+            key = next(iter(same))
+            if taken and size + len(same[key].raw) > REPORTS_BATCH_BYTES_MAX:
+                break
+            item = same.pop(key)
+            size += len(item.raw)
+            taken.append(item)
+        if same:
+            self._waiting[source] = same
+        self._count -= len(taken)
+        self._bytes -= size
+        return taken

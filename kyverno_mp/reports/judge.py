@@ -1,0 +1,234 @@
+"""Evaluate the rules that are scanned on the objects of a batch.
+
+Room: reports. Takes: batches, the policies and data that the leader of the pod
+publishes. Gives: Judge, whose ``answer`` an evaluator process calls. Next:
+process/reports.py. May touch: the cluster data through program/ports.py; the log.
+Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5.
+
+An object is evaluated as if somebody unknown created it. The rules are linked once per
+generation and kind, and nothing else is kept.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    SnapshotUnusable,
+)
+from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import (
+    REPORT_MESSAGE_CHARACTERS_MAX,
+    REPORTS_OBJECT_S_MAX,
+)
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Engine, LinkedPolicy, link_policy
+from kyverno_mp.program.ports import Namespaces
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult, not_evaluated
+from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Judged
+from kyverno_mp.reports.entries import Row, row_of
+from kyverno_mp.reports.plan import is_scanned, names
+from kyverno_mp.reports.prints import joined, plain_row, print_of
+from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_BEHIND_S: Final = 2.0
+"""How long an evaluator waits for the policies that the coordinator knows already."""
+_POLL_S: Final = 0.02
+_STATUSES: Final = {"warn": "warning"}
+
+
+class Judge:
+    """Answers batches; one thread uses it."""
+
+    def __init__(
+        self,
+        policies: Callable[[], PolicySegment | None],
+        engine: Engine,
+        namespaces: Namespaces | None,
+        *,
+        types: frozenset[str],
+        results: frozenset[str],
+        is_excluded: Callable[[Request], bool] = lambda _request: False,
+    ) -> None:
+        """``types`` of rules and ``results`` that are reported, as settings say."""
+        self._policies = policies
+        self._engine = engine
+        self._namespaces = namespaces
+        self._types = types
+        self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
+        self._is_excluded = is_excluded
+        self._segment: PolicySegment | None = None
+        self._linked: dict[tuple[str, str, str], list[LinkedPolicy]] = {}
+
+    def answer(self, content: bytes) -> bytes:
+        """Answer one message."""
+        return ENCODER.encode(self.judge(BATCH.decode(content)))
+
+    def judge(self, batch: Batch) -> Answer:
+        """Evaluate the objects of a batch."""
+        segment = self._newest(batch.generation)
+        if segment is None:
+            judged = Judged(problem="no policies are published yet")
+            return Answer(0, (judged,) * len(batch.objects))
+        if segment is not self._segment:
+            self._segment, self._linked = segment, {}
+        resource = Resource(
+            group=batch.group, version=batch.version, plural="", kind=batch.kind
+        )
+        policies = self._policies_of(segment, resource)
+        found = tuple(self._judge(resource, policies, raw) for raw in batch.objects)
+        return Answer(segment.generation, found)
+
+    def _newest(self, generation: int) -> PolicySegment | None:
+        """Return the newest policies; wait a little for those of the coordinator."""
+        end_s = time.monotonic() + _BEHIND_S
+        while True:
+            segment = self._policies()
+            is_behind = segment is None or segment.generation < generation
+            if not is_behind or time.monotonic() >= end_s:
+                return segment
+            time.sleep(_POLL_S)
+
+    def _policies_of(
+        self, segment: PolicySegment, resource: Resource
+    ) -> list[LinkedPolicy]:
+        key = (resource.group, resource.version, resource.kind)
+        found = self._linked.get(key)
+        if found is None:
+            found = self._linked[key] = list(self._link(segment, resource))
+        return found
+
+    def _link(self, segment: PolicySegment, resource: Resource) -> list[LinkedPolicy]:
+        linked: list[LinkedPolicy] = []
+        for position in range(segment.policy_count):
+            rules = [
+                segment.rule(position, number)
+                for number in range(segment.rules_of(position))
+                if any(
+                    names(kind, resource)
+                    for one in segment.rule_head(position, number).match.filters
+                    for kind in one.kinds
+                )
+            ]
+            if not rules:
+                continue
+            policy = segment.policy(position)
+            scanned = tuple(
+                _in_background(rule)
+                for rule in rules
+                if is_scanned(policy, rule, self._types)
+            )
+            if scanned:
+                linked.append(link_policy(CompiledPolicy(policy, scanned)))
+        return linked
+
+    def _judge(
+        self, resource: Resource, policies: list[LinkedPolicy], raw: bytes
+    ) -> Judged:
+        try:
+            request = self._request(resource, msgspec.json.decode(raw))
+            if self._is_excluded(request):
+                return Judged()
+            return self._found(policies, request)
+        except (DependencyError, SnapshotUnusable) as error:
+            return Judged(problem=error.message)
+
+    def _request(self, resource: Resource, raw: Json) -> Request:
+        # K8S: items of a list carry neither kind nor apiVersion.
+        raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
+        metadata = raw.get("metadata") or {}
+        # K8S: who wrote which field; no review contains it, and it is half the object.
+        metadata.pop("managedFields", None)
+        namespace = str(metadata.get("namespace") or "")
+        labels, is_known = self._labels(resource, namespace, metadata)
+        return Request(
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            name=str(metadata.get("name") or ""),
+            namespace=namespace,
+            object=raw,
+            namespace_labels=labels,
+            namespace_known=is_known,
+        )
+
+    def _labels(
+        self, resource: Resource, namespace: str, metadata: Json
+    ) -> tuple[dict[str, str], bool]:
+        if resource.kind == "Namespace" and not resource.group:
+            return dict(metadata.get("labels") or {}), True
+        if not namespace or self._namespaces is None:
+            return {}, True
+        found = self._namespaces.labels(namespace)
+        return dict(found or {}), found is not None
+
+    def _found(self, policies: list[LinkedPolicy], request: Request) -> Judged:
+        deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
+        context = self._engine.open(request, deadline_ns)
+        rows: list[bytes] = []
+        prints: list[bytes] = []
+        for policy in policies:
+            for rule in self._results(policy, context):
+                if rule.status in self._statuses:
+                    row = _bounded(row_of(policy.ir, rule))
+                    rows.append(plain_row(row))
+                    prints.append(print_of(row, rows[-1]))
+        return Judged(joined(prints), tuple(rows))
+
+    def _results(
+        self, policy: LinkedPolicy, context: RequestContext
+    ) -> list[RuleResult]:
+        """Evaluate a policy; what cannot be evaluated is an error, never no result.
+
+        Raises: DependencyError, except that the time is over.
+        """
+        try:
+            # The budget of the last policy is no concern of this one.
+            with contextlib.suppress(BudgetExceeded):
+                context.runtime.check_clock()
+            return self._engine.explain(policy, context).results
+        except DeadlinePassed as error:
+            failure: Exception = error
+        except (DependencyError, SnapshotUnusable):
+            raise
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            _log.exception("policy %s cannot be evaluated", policy.ir.key)
+            failure = error
+        return [
+            not_evaluated(rule.ir, failure)
+            for rule in policy.rules
+            if _may_match(rule.matches, context.request)
+        ]
+
+
+def _may_match(matches: Callable[[Request], bool], request: Request) -> bool:
+    try:
+        return matches(request)
+    except Exception:  # noqa: BLE001 - unknown: rather an error too many
+        return True
+
+
+def _in_background(rule: RuleIR) -> RuleIR:
+    """Leave out exceptions that are for reviews only."""
+    exceptions = tuple(one for one in rule.exceptions if one.background)
+    if len(exceptions) == len(rule.exceptions):
+        return rule
+    return msgspec.structs.replace(rule, exceptions=exceptions)
+
+
+def _bounded(row: Row) -> Row:
+    most = REPORT_MESSAGE_CHARACTERS_MAX
+    if len(row.message) <= most:
+        return row
+    return msgspec.structs.replace(row, message=f"{row.message[:most]}...")

@@ -1,0 +1,146 @@
+"""Let evaluators judge what the feed has, and write what they found.
+
+Room: reports. Takes: a Feed, Evaluators, a Writer, the Plan in force. Gives: Judging,
+whose ``work`` is the body of a thread. Next: reports/start.py runs some of them.
+May touch: the API server through reports/writer.py.
+Source: docs/pools.md 1, 4.
+
+What fails is not lost: the object is looked at again after a pause that grows.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Final, Protocol
+
+import msgspec
+
+from kyverno_mp.errors import DependencyError, LeaseLost, StateError
+from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Judged
+from kyverno_mp.reports.dependencies import Evaluators, Metrics
+from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.plan import Plan
+from kyverno_mp.reports.writer import Writer
+from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED
+
+_log = logging.getLogger(__name__)
+NAME: Final = "reports-controller"
+EVALUATED: Final = "evaluated"
+OUTDATED: Final = "outdated"
+FAILED: Final = "failed"
+_BEHIND: Final = Judged(problem="the evaluator does not have the newest policies yet")
+
+
+class Outcomes(Protocol):
+    """Is told what became of objects; any thread may call it."""
+
+    def failed(self, item: Item) -> None:
+        """Look at an object once more, later."""
+
+    def succeeded(self, item: Item) -> None:
+        """Take note that an object's report is as it should be."""
+
+
+class Judging:
+    """Takes batches one after the other; several threads may work."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        evaluators: Evaluators,
+        writer: Writer,
+        plan: Callable[[], Plan],
+        metrics: Metrics,
+        outcomes: Outcomes,
+    ) -> None:
+        self._feed = feed
+        self._evaluators = evaluators
+        self._writer = writer
+        self._plan = plan
+        self._metrics = metrics
+        self._outcomes = outcomes
+        self.abandoned = 0
+        """Objects that no evaluator could answer."""
+
+    def work(self) -> None:
+        """Deal with batches until the feed is closed."""
+        while items := self._feed.take():
+            self._deal_with(items)
+
+    def work_due(self) -> int:
+        """Deal with the batches that wait now; return the number of objects."""
+        count = 0
+        while items := self._feed.take(0):
+            count += len(items)
+            self._deal_with(items)
+        return count
+
+    def _deal_with(self, items: list[Item]) -> None:
+        try:
+            self._judge(items)
+        except CancelledError:
+            return
+        except Exception:  # noqa: BLE001 - a dead thread would stop the pool
+            _log.exception("unexpected error with a batch, trying again")
+            self._metrics.count(DEFECTS, (NAME,))
+            for item in items:
+                self._outcomes.failed(item)
+        finally:
+            self._feed.done(len(items))
+
+    def _judge(self, items: list[Item]) -> None:
+        current = [item for item in items if item.is_current]
+        if not current:
+            return
+        try:
+            answer = self._ask(current)
+        except StateError as error:
+            self._give_up(current, error)
+            return
+        is_behind = answer.generation < self._plan().generation
+        for item, judged in zip(current, answer.objects, strict=True):
+            self._take(item, _BEHIND if is_behind else judged)
+
+    def _ask(self, items: list[Item]) -> Answer:
+        """Raises: StateError when evaluators die of the batch."""
+        resource = items[0].source.resource
+        batch = Batch(
+            self._plan().generation,
+            resource.group,
+            resource.version,
+            resource.kind,
+            tuple(item.raw for item in items),
+        )
+        return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
+
+    def _give_up(self, items: list[Item], error: StateError) -> None:
+        """Find out which object of a batch evaluators die of."""
+        if len(items) > 1:
+            for item in items:
+                self._judge([item])
+            return
+        self.abandoned += 1
+        self._metrics.count(REPORTS_EVALUATED, (FAILED,))
+        _log.error("%s of %s: %s", items[0].key, items[0].source.resource.name, error)
+
+    def _take(self, item: Item, judged: Judged) -> None:
+        """Write what was found about one object."""
+        if not item.is_current:
+            # A newer one is on its way, or it is gone.
+            self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
+            return
+        problem = judged.problem
+        if not problem:
+            try:
+                self._writer.apply(item.subject, judged, self._plan())
+            except LeaseLost:
+                return
+            except (DependencyError, msgspec.DecodeError) as error:
+                problem = str(error)
+        if problem:
+            _log.warning("report of %s/%s: %s", *item.key, problem)
+            self._metrics.count(REPORTS_EVALUATED, (FAILED,))
+            self._outcomes.failed(item)
+            return
+        self._outcomes.succeeded(item)
+        self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))

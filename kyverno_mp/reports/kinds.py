@@ -1,0 +1,54 @@
+"""Choose the resources that are scanned, from the kinds that rules name.
+
+Room: reports. Takes: a Client, kind selectors. Gives: Kinds. Next: reports/scan.py.
+May touch: the API server through kube/discovery.py, the clock.
+Source: docs/behaviour/controllers 6.3.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from kyverno_mp.kube.discovery import Discovery
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.values.kinds import KindSelector
+
+_REFRESH_S: Final = 30.0
+"""How soon a kind that appears is scanned."""
+_NEEDED: Final = frozenset({"list", "watch"})
+_EVENTS: Final = frozenset({("", "events"), ("events.k8s.io", "events")})
+"""KYVERNO: Events are never reported."""
+
+
+class Kinds:
+    """The resources of the API server; one thread uses it."""
+
+    def __init__(self, client: Client, monotonic_s: Callable[[], float]) -> None:
+        self._discovery = Discovery(client)
+        self._monotonic_s = monotonic_s
+        self._asked_s = float("-inf")
+
+    def refresh(self) -> bool:
+        """Ask the API server if that is due; return whether anything changed.
+
+        Raises: DependencyError.
+        """
+        now_s = self._monotonic_s()
+        if now_s - self._asked_s < _REFRESH_S:
+            return False
+        changed = self._discovery.refresh()
+        self._asked_s = now_s
+        return changed
+
+    def of(self, selectors: Iterable[KindSelector]) -> list[Resource]:
+        """Return the resources to scan, each in one version.
+
+        Of several versions, one that a rule names comes before the server's first.
+        """
+        found: dict[tuple[str, str], Resource] = {}
+        ordered = sorted(selectors, key=lambda one: "*" in one.version)
+        for selector in ordered:
+            for one in self._discovery.directory.find(selector):
+                if _NEEDED.issubset(one.verbs):
+                    found.setdefault((one.group, one.plural), one)
+        return [one for key, one in found.items() if key not in _EVENTS]

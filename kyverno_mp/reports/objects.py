@@ -1,0 +1,178 @@
+"""The reports of the cluster: how one is stored, and what is remembered of it.
+
+Room: reports. Takes: a Subject and its rows; the JSON of a stored report. Gives:
+report_of, StoredReport, ReportKinds. Next: reports/writer.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 1.6, 6.6, 6.7.
+
+The report of an object is named by its uid, and owned by it: when the object goes,
+Kubernetes removes its report.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.limits import REPORT_BYTES_MAX
+from kyverno_mp.reports.entries import Row, Subject, sorted_rows, summary_of
+from kyverno_mp.reports.prints import plain_row, prints_of
+from kyverno_mp.values.jsonvalue import Json
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+KYVERNO: Final = "kyverno"
+LEFT_OUT: Final = "kyverno-mp.io/results-left-out"
+"""Annotation of a report that would be too large: how many results it lacks."""
+_SEVERE: Final = ("fail", "error", "warn", "skip", "pass")
+"""What is kept first when a report is too large."""
+_ROW_BYTES: Final = 64
+"""Time and separators of one row."""
+
+
+class ReportKinds(msgspec.Struct, frozen=True):
+    """The two kinds of reports that are written."""
+
+    of_namespace: Resource
+    of_cluster: Resource
+
+    def of(self, namespace: str) -> Resource:
+        """Return the kind for objects of a namespace, "" = cluster-scoped ones."""
+        return self.of_namespace if namespace else self.of_cluster
+
+
+def _pair(group: str, version: str, kind: str) -> ReportKinds:
+    plural = f"{kind.lower()}s"
+    return ReportKinds(
+        Resource(group=group, version=version, plural=plural, kind=kind),
+        Resource(
+            group=group,
+            version=version,
+            plural=f"cluster{plural}",
+            kind=f"Cluster{kind}",
+            namespaced=False,
+        ),
+    )
+
+
+POLICY_REPORTS: Final = _pair("wgpolicyk8s.io", "v1alpha2", "PolicyReport")
+OPEN_REPORTS: Final = _pair("openreports.io", "v1alpha1", "Report")
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Report(msgspec.Struct):
+    """A report as it is stored."""
+
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    scope: Subject | None = None
+    results: list[Row] | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether Kyverno wrote it; others are never changed."""
+        return (self.metadata.labels or {}).get(MANAGED_BY) == KYVERNO
+
+    @property
+    def rows(self) -> list[Row]:
+        """Its results."""
+        return self.results or []
+
+
+_REPORT: Final = msgspec.json.Decoder(Report)
+
+
+def read_report(raw: bytes | msgspec.Raw) -> Report:
+    """Read a stored report. Raises: msgspec.DecodeError."""
+    return _REPORT.decode(raw)
+
+
+class StoredReport(msgspec.Struct, frozen=True):
+    """What is remembered of a report. ``left_out``: its annotation."""
+
+    api_version: str
+    kind: str
+    name: str
+    prints: bytes
+    left_out: str = ""
+
+
+def stored_report(raw: msgspec.Raw) -> StoredReport | None:
+    """Project a report; None for those that Kyverno did not write."""
+    report = read_report(raw)
+    if not report.is_ours:
+        return None
+    scope = report.scope or Subject()
+    return StoredReport(
+        # PERF: few kinds, many reports.
+        sys.intern(scope.api_version),
+        sys.intern(scope.kind),
+        scope.name,
+        prints_of(report.rows),
+        (report.metadata.annotations or {}).get(LEFT_OUT, ""),
+    )
+
+
+def report_key(subject: Subject) -> Key:
+    """Return namespace and name of an object's report."""
+    return subject.namespace, subject.uid
+
+
+def report_of(
+    kinds: ReportKinds, subject: Subject, rows: Sequence[Row], left_out: int = 0
+) -> Json:
+    """Return the report of one object. ``rows``: in order, cut by ``cut_rows``."""
+    resource = kinds.of(subject.namespace)
+    metadata: Json = {
+        "name": subject.uid,
+        "labels": {MANAGED_BY: KYVERNO},
+        "ownerReferences": [
+            {
+                "apiVersion": subject.api_version,
+                "kind": subject.kind,
+                "name": subject.name,
+                "uid": subject.uid,
+            }
+        ],
+    }
+    if subject.namespace:
+        metadata["namespace"] = subject.namespace
+    if left_out:
+        metadata["annotations"] = {LEFT_OUT: str(left_out)}
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": metadata,
+        "scope": subject,
+        **content_of(rows),
+    }
+
+
+def content_of(rows: Sequence[Row]) -> dict[str, Json]:
+    """Return the fields of a report that the rows decide."""
+    return {"summary": summary_of(rows), "results": rows}
+
+
+def cut_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
+    """Return the rows in order, as many as a report may have, and how many it lacks.
+
+    Failures are kept before what passed or was skipped.
+    """
+    left = REPORT_BYTES_MAX
+    kept: list[Row] = []
+    ordered = sorted_rows(rows)
+    ordered.sort(key=lambda row: _SEVERE.index(row.result))
+    for row in ordered:
+        left -= len(plain_row(row)) + _ROW_BYTES
+        if left < 0:
+            break
+        kept.append(row)
+    return sorted_rows(kept), len(rows) - len(kept)

@@ -1,0 +1,168 @@
+"""Which rules are scanned, which kinds they match, and whose results may stand.
+
+Room: reports. Takes: the policies of one generation. Gives: Plan, is_scanned. Next:
+reports/scan.py follows the plan, reports/judge.py evaluates the same rules.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 6.3, 6.4, 6.6; docs/behaviour/engine 8.5.
+
+Each rule in force is one of two:
+- *derived*: a scan decides alone. A row of it that the last evaluation did not give is
+  outdated.
+- any other: rows of it in a report stay until the scan or a review gives a new one.
+Rows of rules that are not in force are removed.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.expr.effects import EFFECT_PURE
+from kyverno_mp.ir.match import FilterIR, KindIR
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.reports.entries import KYVERNO
+from kyverno_mp.reports.prints import key_of_names
+from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.wildcard import matches
+
+DISABLED: Final = "reports.kyverno.io/disabled"
+"""Label of policies that are not reported."""
+_DIGEST_BYTES: Final = 16
+
+
+class ScannedRule(msgspec.Struct, frozen=True):
+    """What is kept of a rule that is scanned.
+
+    ``digest``: of everything that its results depend on, apart from other data.
+    """
+
+    namespace: str
+    kinds: tuple[KindIR, ...]
+    digest: bytes
+    reads_labels: bool
+    reads_data: bool
+    """ConfigMaps, global context or answers to calls."""
+
+    def may_match(self, resource: Resource) -> bool:
+        """Return whether objects of the resource can match."""
+        if self.namespace and not resource.namespaced:
+            return False
+        return any(names(kind, resource) for kind in self.kinds)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is scanned with one generation of the policies."""
+
+    generation: int = 0
+    rules: tuple[ScannedRule, ...] = ()
+    derived: frozenset[bytes] = frozenset()
+    """Keys, as in reports/prints.py, of the rules whose results a scan derives."""
+    live: frozenset[bytes] = frozenset()
+    """Keys of all rules in force that are reported."""
+
+    def of(self, resource: Resource) -> list[ScannedRule]:
+        """Return the rules that may match a resource."""
+        return [rule for rule in self.rules if rule.may_match(resource)]
+
+    @property
+    def selectors(self) -> list[KindSelector]:
+        """The kinds that rules name, each once."""
+        found = dict.fromkeys(
+            KindSelector(kind.group, kind.version, kind.kind, "")
+            for rule in self.rules
+            for kind in rule.kinds
+        )
+        return list(found)
+
+
+def plan_of(segment: PolicySegment, types: Iterable[str]) -> Plan:
+    """Return the plan. ``types``: the types of rules that are scanned."""
+    scanned: list[ScannedRule] = []
+    derived: set[bytes] = set()
+    live: set[bytes] = set()
+    wanted = frozenset(types)
+    for policy, rule in rules_of(segment):
+        if is_disabled(policy):
+            continue
+        key = key_of_names((KYVERNO, policy.key, rule.name))
+        live.add(key)
+        if is_scanned(policy, rule, wanted):
+            scanned.append(_scanned(policy, rule))
+            if rule.name not in policy.review_rules:
+                derived.add(key)
+    return Plan(segment.generation, tuple(scanned), frozenset(derived), frozenset(live))
+
+
+def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
+    """Yield all rules with their policies."""
+    for position in range(segment.policy_count):
+        policy = segment.policy(position)
+        for number in range(segment.rules_of(position)):
+            yield policy, segment.rule(position, number)
+
+
+def is_disabled(policy: PolicyIR) -> bool:
+    """Return whether the policy is left out of reports."""
+    return any(name == DISABLED for name, _ in policy.labels)
+
+
+def is_scanned(policy: PolicyIR, rule: RuleIR, types: frozenset[str]) -> bool:
+    """Return whether existing objects are evaluated."""
+    return policy.background and rule.rule_type in types and not is_disabled(policy)
+
+
+def names(kind: KindIR, resource: Resource) -> bool:
+    """Return whether one entry of ``kinds`` names the objects of a resource."""
+    return (
+        not kind.subresource
+        # KYVERNO: a policy for all kinds cannot be scanned.
+        and kind.kind != "*"
+        and matches(kind.kind, resource.kind)
+        and matches(kind.group, resource.group)
+        and matches(kind.version, resource.version)
+    )
+
+
+def _scanned(policy: PolicyIR, rule: RuleIR) -> ScannedRule:
+    blocks = [rule.match, *(one.match for one in rule.exceptions)]
+    if rule.exclude is not None:
+        blocks.append(rule.exclude)
+    filters = [one for block in blocks for one in block.filters]
+    return ScannedRule(
+        namespace=policy.namespace,
+        kinds=tuple(
+            dict.fromkeys(kind for one in rule.match.filters for kind in one.kinds)
+        ),
+        digest=_digest(policy, rule),
+        reads_labels=_reads_labels(filters, rule),
+        reads_data=rule.effects != EFFECT_PURE,
+    )
+
+
+def _reads_labels(filters: Iterable[FilterIR], rule: RuleIR) -> bool:
+    if rule.validate is not None and rule.validate.cel is not None:
+        # ``namespaceObject`` is at hand everywhere in CEL.
+        return True
+    return any(one.namespace_selector is not None for one in filters)
+
+
+def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
+    """Return a digest that an edit without effect on results leaves as it is."""
+    shown = (
+        *(policy.kind, policy.key, policy.apply_rules, policy.background),
+        *(policy.admission, policy.scored, policy.category, policy.severity),
+        rule,
+    )
+    data = msgspec.msgpack.encode(shown)
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def signature_of(rules: Iterable[ScannedRule]) -> bytes:
+    """Return a digest of all that the results of these rules depend on."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for rule in rules:
+        digest.update(rule.digest)
+    return digest.digest()

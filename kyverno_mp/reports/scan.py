@@ -1,0 +1,281 @@
+"""Decide what is evaluated again: after a change of policies or data, or periodically.
+
+Room: reports. Takes: the plan, a Feed, a Writer. Gives: Scan, whose ``tick`` one thread
+calls. Next: reports/start.py. May touch: the API server through kube, the clock.
+Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
+
+Each resource has a signature: a digest of the rules that may match it. A change of the
+policies that leaves it as it is costs nothing; otherwise the objects are listed page by
+page and evaluated, and only reports that differ are written.
+
+    policies, exceptions     resources whose signature changed; outdated rows in reports
+    labels of a namespace    the objects in it, of resources whose rules read labels
+    other data               resources whose rules read any
+    the period               everything
+    one object               its watch (reports/watches.py)
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import (
+    DependencyError,
+    KubeNotFound,
+    KubeRefused,
+    SnapshotUnusable,
+)
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.watch import WatchScope, list_pages
+from kyverno_mp.limits import REPORTS_WATCHES_MAX
+from kyverno_mp.reports.dependencies import ReportsDependencies
+from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.feed import Feed
+from kyverno_mp.reports.kinds import Kinds
+from kyverno_mp.reports.plan import Plan, ScannedRule, plan_of, signature_of
+from kyverno_mp.reports.stored import StoredReports
+from kyverno_mp.reports.watches import KindWatch
+from kyverno_mp.reports.writer import Writer, is_outdated
+from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
+
+_log = logging.getLogger(__name__)
+_EVERYWHERE: Final = ""
+_DATA_PAUSE_S: Final = 10.0
+"""Data that changes all the time causes no more than a scan in this time."""
+ResourceId = tuple[str, str]
+
+
+class Scanned:
+    """One resource that is scanned."""
+
+    def __init__(self, watch: KindWatch, rules: list[ScannedRule]) -> None:
+        self.watch = watch
+        self.take_rules(rules)
+        self.due: set[str] = set()
+        """Namespaces whose objects are to be evaluated, ``_EVERYWHERE`` = all."""
+        self.started_s = 0.0
+
+    @property
+    def resource(self) -> Resource:
+        """The resource."""
+        return self.watch.resource
+
+    def take_rules(self, rules: list[ScannedRule]) -> None:
+        """Remember what the rules depend on."""
+        self.signature = signature_of(rules)
+        self.reads_labels = any(one.reads_labels for one in rules)
+        self.reads_data = any(one.reads_data for one in rules)
+
+
+class Scan:
+    """All resources; one thread calls ``tick``, others may read ``plan``."""
+
+    def __init__(
+        self,
+        dependencies: ReportsDependencies,
+        feed: Feed,
+        writer: Writer,
+        stored: StoredReports,
+    ) -> None:
+        self._dependencies = dependencies
+        self._clock_s = dependencies.clock.monotonic_s
+        self._feed = feed
+        self._writer = writer
+        self._stored = stored
+        self._kinds = Kinds(dependencies.client, self._clock_s)
+        self.plan = Plan()
+        self.resources: dict[ResourceId, Scanned] = {}
+        self.problem = ""
+        self.left_out = 0
+        """Kinds that are not scanned, because there are too many."""
+        self._swept: Plan | None = None
+        self._labels_at = 0
+        self._labels: Mapping[str, bytes] | None = None
+        self._data: tuple[int, ...] | None = None
+        self._data_s = float("-inf")
+        self._full_s = self._clock_s()
+
+    def tick(self) -> None:
+        """Do what is due; what fails is tried again at the next tick.
+
+        Raises: LeaseLost.
+        """
+        problems = []
+        for step in (
+            self._follow_policies,
+            self._follow_labels,
+            self._follow_data,
+            self._follow_time,
+            self._sweep,
+            self._scan_due,
+        ):
+            try:
+                step()
+            except (DependencyError, SnapshotUnusable) as error:
+                problems.append(error.message)
+                _log.warning(error.message)
+        self._hold_scans()
+        self.problem = "; ".join(problems)
+
+    def stop(self) -> None:
+        """End all watches; the feed is closed already."""
+        for one in self.resources.values():
+            one.watch.stop()
+
+    def _follow_policies(self) -> None:
+        """Take up new policies and kinds. Raises: DependencyError, SnapshotUnusable."""
+        segment = self._dependencies.published.policies()
+        if segment is None:
+            return
+        served_changed = self._kinds.refresh()
+        if segment.generation == self.plan.generation and not served_changed:
+            return
+        plan = plan_of(segment, self._types())
+        wanted = {
+            (one.group, one.plural): one for one in self._kinds.of(plan.selectors)
+        }
+        # First the plan: what is found from now on is written by it.
+        self.plan = plan
+        for key in [key for key in self.resources if key not in wanted]:
+            self._drop(key)
+        for key, resource in wanted.items():
+            self._take_up(key, resource, plan.of(resource))
+        self.left_out = len(wanted) - len(self.resources)
+
+    def _types(self) -> tuple[str, ...]:
+        settings = self._dependencies.settings
+        if not settings.reports_scan:
+            return ()
+        reported = {one.strip() for one in settings.reports_of.split(",")}
+        return ("validate",) if "validate" in reported else ()
+
+    def _take_up(
+        self, key: ResourceId, resource: Resource, rules: list[ScannedRule]
+    ) -> None:
+        known = self.resources.get(key)
+        if known is not None and known.resource.version != resource.version:
+            self._drop(key)
+            known = None
+        if known is not None:
+            before = known.signature
+            known.take_rules(rules)
+            if known.signature != before:
+                known.due.add(_EVERYWHERE)
+        elif len(self.resources) < REPORTS_WATCHES_MAX:
+            client, clock = self._dependencies.client, self._dependencies.clock
+            watch = KindWatch(client, resource, self._feed, clock)
+            made = self.resources[key] = Scanned(watch, rules)
+            made.started_s = self._clock_s()
+            watch.start()
+
+    def _drop(self, key: ResourceId) -> None:
+        gone = self.resources.pop(key)
+        gone.watch.stop()
+        self._dependencies.metrics.hold(REPORTS_OBJECTS, (key[1],), 0.0)
+
+    def _follow_labels(self) -> None:
+        """Mark the namespaces whose labels changed."""
+        generation, read = self._dependencies.published.namespace_labels()
+        if self._labels is not None and generation == self._labels_at:
+            return
+        before, self._labels = self._labels, read()
+        self._labels_at = generation
+        if before is None:
+            return
+        changed = {
+            name for name, digest in self._labels.items() if before.get(name) != digest
+        }
+        for one in self.resources.values():
+            if one.reads_labels and one.resource.namespaced:
+                one.due |= changed
+
+    def _follow_data(self) -> None:
+        """Mark the resources whose rules read other data, when that changed."""
+        data = self._dependencies.published.data_generations()
+        now_s = self._clock_s()
+        if data == self._data or now_s - self._data_s < _DATA_PAUSE_S:
+            return
+        if self._data is not None:
+            for one in self.resources.values():
+                if one.reads_data:
+                    one.due.add(_EVERYWHERE)
+        self._data, self._data_s = data, now_s
+
+    def _follow_time(self) -> None:
+        now_s = self._clock_s()
+        if now_s - self._full_s < self._dependencies.settings.reports_scan_interval_s:
+            return
+        self._full_s = now_s
+        for one in self.resources.values():
+            one.due.add(_EVERYWHERE)
+
+    def _sweep(self) -> None:
+        """Remove rows of rules that are gone, once for each plan.
+
+        Raises: DependencyError.
+        """
+        if self._swept is self.plan or not self.plan.generation:
+            return
+        if not self._stored.synced or not self._writer.stores:
+            return
+        plan = self.plan
+        kinds = {
+            (one.resource.api_version, one.resource.kind)
+            for one in self.resources.values()
+        }
+        failure: DependencyError | None = None
+        for (namespace, uid), report in self._stored.items():
+            is_scanned = (report.api_version, report.kind) in kinds
+            if is_outdated(report.prints, plan, is_scanned=is_scanned):
+                subject = Subject(
+                    api_version=report.api_version,
+                    kind=report.kind,
+                    namespace=namespace,
+                    name=report.name,
+                    uid=uid,
+                )
+                try:
+                    self._writer.prune(subject, plan, is_scanned=is_scanned)
+                except DependencyError as error:
+                    failure = error
+        if failure is not None:
+            raise failure
+        self._swept = plan
+
+    def _scan_due(self) -> None:
+        """List and feed what is due. Raises: DependencyError."""
+        for one in list(self.resources.values()):
+            if not one.due or not one.watch.informer.synced:
+                # The first list of a watch brings everything.
+                continue
+            one.started_s = one.started_s or self._clock_s()
+            namespaces = [_EVERYWHERE] if _EVERYWHERE in one.due else sorted(one.due)
+            for namespace in namespaces:
+                self._list(one, namespace)
+            one.due.clear()
+
+    def _list(self, one: Scanned, namespace: str) -> None:
+        scope = WatchScope(resource=one.resource, namespace=namespace)
+        try:
+            for page in list_pages(self._dependencies.client, scope):
+                for raw in page.items:
+                    one.watch.evaluate(raw)
+        except (KubeRefused, KubeNotFound) as error:
+            # Named in the health of the pool by its watch.
+            _log.warning(error.message)
+        except msgspec.DecodeError as error:
+            _log.warning("%s: %s", one.resource.name, error)
+
+    def _hold_scans(self) -> None:
+        """Hold how long scans took, once everything was dealt with."""
+        if self._feed.pending:
+            return
+        for one in self.resources.values():
+            if one.started_s and not one.due and one.watch.informer.synced:
+                took_s = self._clock_s() - one.started_s
+                one.started_s = 0.0
+                labels = (one.resource.plural,)
+                self._dependencies.metrics.hold(REPORTS_SCAN, labels, took_s)
+                _log.info("scanned %s in %.1f s", one.resource.name, took_s)

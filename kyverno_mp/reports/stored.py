@@ -1,0 +1,81 @@
+"""Know the reports that are stored, by fingerprints.
+
+Room: reports. Takes: a Client, which kinds of reports. Gives: StoredReports.
+Next: reports/writer.py. May touch: the API server through kube; informers' threads.
+Source: docs/pools.md 4 (digests, taken from existing reports at take-over).
+
+The informers may be behind our own writes. So the version of each write is remembered
+until they have it, and meanwhile nothing is concluded from what they say.
+"""
+
+import threading
+from collections.abc import Iterator
+
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.reports.objects import (
+    KYVERNO,
+    MANAGED_BY,
+    ReportKinds,
+    StoredReport,
+    stored_report,
+)
+
+
+class StoredReports:
+    """All reports that Kyverno wrote; threads may share it."""
+
+    def __init__(self, client: Client, kinds: ReportKinds) -> None:
+        self._lock = threading.Lock()
+        self._written: dict[Key, str] = {}
+        """The version of our last write, "" = deleted, until an informer has it."""
+        self.informers = [
+            Informer(
+                client,
+                WatchScope(resource=one, label_selector=f"{MANAGED_BY}={KYVERNO}"),
+                stored_report,
+            )
+            for one in (kinds.of_namespace, kinds.of_cluster)
+        ]
+        for informer in self.informers:
+            informer.on_change(self._seen)
+
+    @property
+    def synced(self) -> bool:
+        """All were listed at least once."""
+        return all(one.synced for one in self.informers)
+
+    def get(self, key: Key) -> StoredReport | None:
+        """Return what is remembered of a report."""
+        return self._informer(key).get(key)
+
+    def is_known(self, key: Key) -> bool:
+        """Return whether ``get`` has everything that we wrote."""
+        if key not in self._written:
+            return True
+        self._seen(key)
+        return key not in self._written
+
+    def wrote(self, key: Key, resource_version: str) -> None:
+        """Remember the version that we wrote or read; "" = there is none now."""
+        with self._lock:
+            self._written[key] = resource_version
+        self._seen(key)
+
+    def items(self) -> Iterator[tuple[Key, StoredReport]]:
+        """Yield all reports."""
+        for informer in self.informers:
+            yield from informer.snapshot().items()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.informers))
+
+    def _seen(self, key: Key) -> None:
+        with self._lock:
+            if self._written.get(key) == self._informer(key).version_of(key):
+                del self._written[key]
+
+    def _informer(self, key: Key) -> Informer[StoredReport]:
+        return self.informers[0 if key[0] else 1]

@@ -1,0 +1,24 @@
+"""Read from the settings which results of reviews travel to the reports.
+
+Room: reports. Takes: Settings. Gives: Reporting, None if nothing travels.
+Next: program/reporting.py; webhook/start.py. May touch: nothing.
+Source: docs/behaviour/controllers 2.10, 6.1, 6.5.
+"""
+
+from kyverno_mp.program.reporting import Reporting
+from kyverno_mp.settings.settings import Settings
+
+
+def reporting_of(settings: Settings) -> Reporting | None:
+    """Return the operator's choices; None without a reports pool, or by choice."""
+    if not (settings.has_reports_pool and settings.reports_admission):
+        return None
+    return Reporting(
+        types=_words(settings.reports_of),
+        words=_words(settings.reports_results),
+        scans=settings.reports_scan,
+    )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(one.strip() for one in text.split(",") if one.strip())

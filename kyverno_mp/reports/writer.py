@@ -1,0 +1,281 @@
+"""Bring the report of one object to what was found, with as few writes as possible.
+
+Room: reports. Takes: a Subject, what an evaluator found, the Plan in force. Gives:
+Writer. Next: reports/judging.py, reports/scan.py call it. May touch: the API server
+through kube/apply.py, the clock.
+Source: docs/behaviour/controllers 6.6; docs/pools.md 4 (identical results: no write).
+
+The informer of reports says whether a report differs, by fingerprints alone; only then
+is the report read. Each write has the version that was read as its precondition, so two
+writers, or two lease holders, never undo each other. A row that stays keeps its time.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import KubeConflict
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.reports.batches import Judged
+from kyverno_mp.reports.entries import Row, Subject, Timestamp
+from kyverno_mp.reports.objects import (
+    LEFT_OUT,
+    Report,
+    ReportKinds,
+    content_of,
+    cut_rows,
+    read_report,
+    report_key,
+    report_of,
+)
+from kyverno_mp.reports.plan import Plan
+from kyverno_mp.reports.prints import (
+    KEY_BYTES,
+    each_print,
+    joined,
+    key_of,
+    plain_row,
+    prints_of,
+)
+from kyverno_mp.reports.stored import StoredReports
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_CONFLICTS_MAX: Final = 5
+_ROW: Final = msgspec.json.Decoder(Row)
+CREATED: Final = "created"
+UPDATED: Final = "updated"
+DELETED: Final = "deleted"
+SAME: Final = "same"
+FOREIGN: Final = "foreign"
+"""Another program wrote a report of this name."""
+
+
+class Writer:
+    """Writes reports; threads may share it."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        kinds: ReportKinds,
+        stored: StoredReports,
+        now_s: Callable[[], float],
+        on_write: Callable[[str, int], None] = lambda _outcome, _left_out: None,
+        *,
+        stores: bool = True,
+    ) -> None:
+        """``now_s``: Unix time. ``stores``: False = nothing is ever written.
+
+        ``on_write`` gets the outcome of each write and how many rows were left out.
+        """
+        self._objects = objects
+        self._kinds = kinds
+        self._stored = stored
+        self._now_s = now_s
+        self._on_write = on_write
+        self.stores = stores
+
+    def apply(self, subject: Subject, judged: Judged, plan: Plan) -> str:
+        """Write what a scan found; return the outcome.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        if self._is_written(subject, judged, plan):
+            return SAME
+        found = [_ROW.decode(raw) for raw in judged.rows]
+        return self._bring(subject, lambda rows: _scanned(rows, found, plan))
+
+    def prune(self, subject: Subject, plan: Plan, *, is_scanned: bool) -> str:
+        """Remove outdated rows from the report of an object.
+
+        ``is_scanned``: a scan brings the derived rows up to date; otherwise they go.
+        Raises: DependencyError, LeaseLost.
+        """
+
+        def kept(rows: Sequence[Row]) -> list[Row]:
+            return [
+                row for row in rows if _stays(key_of(row), plan, is_scanned=is_scanned)
+            ]
+
+        return self._bring(subject, kept)
+
+    def merge(self, subject: Subject, rows: Iterable[Row], plan: Plan) -> str:
+        """Add results of reviews; the newest of each rule wins.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        given = [msgspec.structs.replace(row, resources=()) for row in rows]
+        return self._bring(subject, lambda known: _merged(known, given, plan))
+
+    def _is_written(self, subject: Subject, judged: Judged, plan: Plan) -> bool:
+        """Return whether the report has what was found, as far as the informer says."""
+        key = report_key(subject)
+        if not self.stores:
+            return True
+        if not self._stored.is_known(key):
+            return False
+        stored = self._stored.get(key)
+        if stored is None:
+            return not judged.rows
+        if stored.left_out:
+            return False
+        return _wanted_prints(stored.prints, judged.prints, plan) == stored.prints
+
+    def _bring(
+        self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
+    ) -> str:
+        """Read, decide and write, again after a conflict."""
+        for attempt in range(1, _CONFLICTS_MAX + 1):
+            try:
+                outcome, left_out = self._try(subject, decide)
+            except KubeConflict:
+                if attempt == _CONFLICTS_MAX:
+                    raise
+            else:
+                if outcome != SAME:
+                    self._on_write(outcome, left_out)
+                return outcome
+        raise AssertionError("the last attempt returns or raises")
+
+    def _try(
+        self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
+    ) -> tuple[str, int]:
+        key = report_key(subject)
+        live: Json | None = None
+        if self._stored.get(key) is not None or not self._stored.is_known(key):
+            live = self._objects.find(self._kinds.of(subject.namespace), key)
+        if live is None:
+            return self._create(subject, decide)
+        return self._replace(subject, live, decide)
+
+    def _create(
+        self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
+    ) -> tuple[str, int]:
+        rows, left_out = cut_rows(self._timed(decide([]), {}))
+        if not rows:
+            return SAME, 0
+        resource = self._kinds.of(subject.namespace)
+        try:
+            made = self._objects.create(
+                resource, report_of(self._kinds, subject, rows, left_out)
+            )
+        except KubeConflict:
+            live = self._objects.find(resource, report_key(subject))
+            if live is None:
+                raise
+            return self._replace(subject, live, decide)
+        self._wrote(subject, made)
+        return CREATED, left_out
+
+    def _replace(
+        self, subject: Subject, live: Json, decide: Callable[[Sequence[Row]], list[Row]]
+    ) -> tuple[str, int]:
+        report = read_report(msgspec.json.encode(live))
+        if not report.is_ours:
+            _log.warning("report %s was not written by Kyverno", subject.uid)
+            return FOREIGN, 0
+        resource, key = self._kinds.of(subject.namespace), report_key(subject)
+        times = {plain_row(row): row.timestamp for row in report.rows}
+        wanted = decide(report.rows)
+        if not wanted:
+            metadata = report.metadata
+            self._objects.delete(
+                resource, key, metadata.uid, resource_version=metadata.resource_version
+            )
+            self._stored.wrote(key, "")
+            return DELETED, 0
+        rows, left_out = cut_rows(self._timed(wanted, times))
+        if _is_same(report, rows, left_out):
+            self._wrote(subject, live)
+            return SAME, 0
+        made = self._objects.replace(resource, _edited(live, rows, left_out))
+        self._wrote(subject, made)
+        return UPDATED, left_out
+
+    def _wrote(self, subject: Subject, made: Json) -> None:
+        self._stored.wrote(report_key(subject), made["metadata"]["resourceVersion"])
+
+    def _timed(
+        self, rows: Iterable[Row], times: Mapping[bytes, Timestamp | None]
+    ) -> list[Row]:
+        """Give each row its time: that of the same row before, its own, or now."""
+        now = Timestamp(int(self._now_s()))
+        return [
+            msgspec.structs.replace(
+                row, timestamp=times.get(plain_row(row)) or row.timestamp or now
+            )
+            for row in rows
+        ]
+
+
+def _edited(live: Json, rows: Sequence[Row], left_out: int) -> Json:
+    metadata = dict(live["metadata"])
+    annotations = dict(metadata.get("annotations") or {})
+    annotations.pop(LEFT_OUT, None)
+    if left_out:
+        annotations[LEFT_OUT] = str(left_out)
+    metadata["annotations"] = annotations
+    return {**live, "metadata": metadata, **content_of(rows)}
+
+
+def _is_same(report: Report, rows: Sequence[Row], left_out: int) -> bool:
+    annotated = (report.metadata.annotations or {}).get(LEFT_OUT, "")
+    if annotated != (str(left_out) if left_out else ""):
+        return False
+    return prints_of(rows) == prints_of(report.rows)
+
+
+def _stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
+    """Return whether a stored row may stay if no scan says anything about it."""
+    return key in plan.live and (is_scanned or key not in plan.derived)
+
+
+def is_outdated(prints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
+    """Return whether ``prune`` would change a report."""
+    return not all(
+        _stays(one[:KEY_BYTES], plan, is_scanned=is_scanned)
+        for one in each_print(prints)
+    )
+
+
+def _wanted_prints(stored: bytes, found: bytes, plan: Plan) -> bytes:
+    """Return the fingerprints that ``_scanned`` leads to."""
+    new = list(each_print(found))
+    keys = {one[:KEY_BYTES] for one in new}
+    kept = [
+        one
+        for one in each_print(stored)
+        if one[:KEY_BYTES] not in keys
+        and _stays(one[:KEY_BYTES], plan, is_scanned=False)
+    ]
+    return joined((*kept, *new))
+
+
+def _scanned(known: Sequence[Row], found: Sequence[Row], plan: Plan) -> list[Row]:
+    """Return the rows after a scan: what it found, and what it cannot find."""
+    keys = {key_of(row) for row in found}
+    kept = [
+        row
+        for row in known
+        if (key := key_of(row)) not in keys and _stays(key, plan, is_scanned=False)
+    ]
+    return [*kept, *found]
+
+
+def _merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
+    """Return the rows after a review. KYVERNO: equal seconds keep the older row."""
+    merged = {key_of(row): row for row in known if key_of(row) in plan.live}
+    for row in given:
+        key = key_of(row)
+        before = merged.get(key)
+        if not _stays(key, plan, is_scanned=False):
+            continue
+        if before is None or _seconds(row) >= _seconds(before):
+            merged[key] = row
+    return list(merged.values())
+
+
+def _seconds(row: Row) -> int:
+    return row.timestamp.seconds if row.timestamp else 0

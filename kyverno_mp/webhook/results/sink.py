@@ -1,0 +1,158 @@
+"""Record results that only a review finds, in this worker's journal, before the answer.
+
+Room: webhook. Takes: a Request and its PolicyResponses. Gives: nothing; ResultSink
+appends. Next: leader/results/writer.py puts the records into EphemeralReports.
+May touch: the journal of this process; counts.
+Source: docs/behaviour/controllers 2.10, 6.5; docs/pools.md 3, 4.
+
+The records are in the journal when a method returns, so a kill -9 after the answer
+loses none. Of a Secret, messages are left out: they may quote its values.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.limits import (
+    RESULT_RECORD_BYTES_MAX,
+    RESULT_ROWS_CACHED_MAX,
+    RESULT_ROWS_MAX,
+)
+from kyverno_mp.program.reporting import MUTATE, Reporting
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.queues.journal import Journal
+from kyverno_mp.reports.entries import Subject, row_of
+from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.webhook.audit.records import is_redacted
+from kyverno_mp.webhook.ports import Records
+
+JOURNAL_FULL: Final = "webhook.results_full"
+TOO_LARGE: Final = "webhook.result_too_large"
+_EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
+_DELETE: Final = "DELETE"
+
+
+class ResultSink:
+    """Appends records; threads of its process may share it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        records: Records,
+        reporting: Reporting,
+        now_ns: Callable[[], int],
+    ) -> None:
+        """``now_ns``: the wall clock."""
+        self._journal = journal
+        self._records = records
+        self._reporting = reporting
+        self._now_ns = now_ns
+        self._rows: dict[tuple[object, ...], tuple[PolicyIR, msgspec.Raw]] = {}
+
+    def takes(self, request: Request) -> bool:
+        """Return whether there is an object whose report gets results of the request.
+
+        KYVERNO: nothing on a dry run, a deletion or an Event, nor about something
+        without an identity, such as what a CONNECT sends (controllers 2.10).
+        """
+        return _is_reported(request) and bool(_uid_of(request))
+
+    def validated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
+        """Record results that travel: of an allowed request, with their messages."""
+        self._append(request, responses)
+
+    def mutated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
+        """Record what mutate rules did.
+
+        KYVERNO: the object may have no uid yet, so its name identifies it (6.6).
+        """
+        reporting = self._reporting
+        if MUTATE in reporting.types and _is_reported(request):
+            self._append(
+                request, [r for r in responses if reporting.reports(r.policy, MUTATE)]
+            )
+
+    def _append(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
+        redacted = is_redacted(request)
+        rows = [
+            self._row(response.policy, one, redacted=redacted)
+            for response in responses
+            for one in response.results
+            if self._reporting.has(one.status)
+        ]
+        subject = subject_of(request) if rows else None
+        if subject is None:
+            return
+        at_ns = self._now_ns()
+        for start in range(0, len(rows), RESULT_ROWS_MAX):
+            part = rows[start : start + RESULT_ROWS_MAX]
+            content = encode_results(at_ns, subject, part)
+            if len(content) > RESULT_RECORD_BYTES_MAX:
+                self._records.error(TOO_LARGE)
+            elif not self._journal.append(content):
+                self._records.error(JOURNAL_FULL)
+
+    def _row(
+        self, policy: PolicyIR, found: RuleResult, *, redacted: bool
+    ) -> msgspec.Raw:
+        """Return the encoded row. PERF: most messages are the same for all objects."""
+        if found.properties:
+            return _encoded(policy, found, redacted=redacted)
+        key = (id(policy), found.rule, found.status, found.message, found.exceptions)
+        known = self._rows.get((*key, redacted))
+        if known is None:
+            if len(self._rows) >= RESULT_ROWS_CACHED_MAX:
+                self._rows.clear()
+            # The reference to the policy prevents reuse of its id.
+            known = policy, _encoded(policy, found, redacted=redacted)
+            self._rows[(*key, redacted)] = known
+        return known[1]
+
+
+def _encoded(policy: PolicyIR, found: RuleResult, *, redacted: bool) -> msgspec.Raw:
+    row = row_of(policy, found, 0)
+    message = "" if redacted else row.message
+    return encode_row(msgspec.structs.replace(row, timestamp=None, message=message))
+
+
+def subject_of(request: Request) -> Subject | None:
+    """Return the object of the report, None if nothing identifies it.
+
+    KYVERNO: for a subresource, it is the object that the path names (6.6).
+    """
+    name = request.name or _text(_metadata(request).get("name"))
+    uid = "" if request.subresource else _uid_of(request)
+    if not (uid or name):
+        # It has generateName, and no uid before it is stored.
+        return None
+    group, version = request.group, request.version
+    return Subject(
+        api_version=f"{group}/{version}" if group else version,
+        kind=request.kind,
+        name=name,
+        # A Namespace is in no namespace, though reviews say so.
+        namespace="" if request.kind == "Namespace" else request.namespace,
+        uid=uid,
+    )
+
+
+def _is_reported(request: Request) -> bool:
+    if request.dry_run or request.operation == _DELETE:
+        return False
+    return not (request.kind == _EVENT[0] and request.group in _EVENT[1])
+
+
+def _uid_of(request: Request) -> str:
+    return _text(_metadata(request).get("uid"))
+
+
+def _metadata(request: Request) -> dict[str, object]:
+    metadata = request.object.get("metadata")
+    return metadata if type(metadata) is dict else {}
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else ""

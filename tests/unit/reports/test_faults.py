@@ -1,0 +1,340 @@
+"""Reports after failures are those that a fresh scan gives; and the bounds."""
+
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.errors import StateError
+from kyverno_mp.kube.resource import core
+from kyverno_mp.reports import feed as feed_module
+from kyverno_mp.reports import judge, objects, scan, start
+from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.judging import Judging
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.reports.world import (
+    REPORTS,
+    labelled,
+    new_cluster,
+    pod,
+    policy,
+    report_of,
+    results,
+    term,
+    writes,
+)
+
+Json = Any
+FAILS = [("p", "r", "fail")]
+
+
+@pytest.mark.parametrize("fault", [500, 409, 403, "cut"])
+def test_a_write_that_fails_comes_again(api: FakeApi, fault: Any) -> None:
+    """The API server is away, another holder wrote, a namespace is ending."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raws = [pod(api, f"x{at}") for at in range(5)]
+    with term(api, world) as one:
+        api.fault("^POST .*policyreports", *[fault] * 3)
+        one.settle()
+        one.pass_s(2)
+        one.pass_s(10)
+        assert [results(report_of(api, raw)) for raw in raws] == [FAILS] * 5
+
+
+def test_a_conflict_reads_again(api: FakeApi) -> None:
+    """Somebody changes the report between our read and our write."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        api.fault("^PUT .*policyreports", 409, 409)
+        raw = pod(api, team="t")
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "pass")]
+
+
+def test_a_report_that_somebody_deletes_comes_with_the_next_scan(api: FakeApi) -> None:
+    """The period checks everything."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
+        one.pass_s(3601)
+        assert results(report_of(api, raw)) == FAILS
+
+
+def test_nothing_is_written_without_the_lease(api: FakeApi) -> None:
+    """Two holders: the one that lost the lease writes nothing more."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.holds = False
+        one.settle()
+        assert writes(api) == 0
+    with term(api, world) as other:
+        other.settle()
+        assert results(report_of(api, raw)) == FAILS
+
+
+def test_watches_that_expire_lose_nothing(api: FakeApi) -> None:
+    """Etcd was compacted: a new list brings what changed meanwhile, and only that."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw, other = pod(api), pod(api, "y")
+    with term(api, world) as one:
+        one.settle()
+        before = one.evaluators.objects
+        with api.lock:
+            raw = pod(api, team="t")
+            api.remove(f"/api/v1/namespaces/a/pods/{other['metadata']['name']}")
+            api.compact()
+        api.drop_watches()
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "pass")]
+        assert one.evaluators.objects == before + 1
+        watch = one.reports.scan.resources["", "pods"].watch
+        assert len(watch) == 1
+
+
+def test_a_batch_that_kills_evaluators_costs_its_own_object_only(api: FakeApi) -> None:
+    """Its objects are asked for one by one; the one at fault is left out."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raws = [pod(api, f"x{at}") for at in range(3)]
+    with term(api, world) as one:
+        one.evaluators.faults = [StateError("pool.batch", "died")] * 2
+        one.settle()
+        assert [report_of(api, raw) is None for raw in raws] == [True, False, False]
+        assert one.reports.judging.abandoned == 1
+        failed = ("kyverno_mp_reports_evaluated_total", ("failed",))
+        assert one.recorded.counts[failed] == 1
+
+
+def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An internal error is never 'no result'."""
+    world = new_cluster(api)
+    world.serve(policy("p"), policy("q"))
+    raw = pod(api)
+    with term(api, world) as one:
+        engine = one.evaluators.judge._engine
+        explain = type(engine).explain
+
+        def broken(self: Any, linked: Any, context: Any) -> Any:
+            if linked.ir.name == "p":
+                raise RuntimeError("secret text")
+            return explain(self, linked, context)
+
+        monkeypatch.setattr(type(engine), "explain", broken)
+        one.settle()
+    report = report_of(api, raw)
+    assert results(report) == [("p", "r", "error"), ("q", "r", "fail")]
+    assert "secret text" not in str(report)
+
+
+def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -> None:
+    """Its answer would bring back rows of a rule that is gone."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    old = world.segment
+    world.serve(policy("p", labelled("s")))
+    with term(api, world) as one:
+        judged = one.evaluators.judge
+        judged._policies = lambda: old
+        one.settle()
+        assert report_of(api, raw) is None
+        judged._policies = world.policies
+        one.pass_s(2)
+        assert results(report_of(api, raw)) == [("p", "s", "fail")]
+
+
+def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
+    """It is named in the health of the pool."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
+    raw = pod(api)
+    with term(api, world) as one:
+        api.fault("^GET .*secrets", *[403] * 50)
+        one.reports.scan.tick()
+        secrets = one.reports.scan.resources["", "secrets"].watch.informer
+        pods = one.reports.scan.resources["", "pods"].watch.informer
+        assert pods.wait_synced(5)
+        while secrets.failures < 3:
+            secrets.retry_now()
+        one.reports.judging.work_due()
+        assert results(report_of(api, raw)) == FAILS
+        [problem] = one.reports.problems()
+        assert problem.startswith("watch of secrets: ")
+
+
+def test_kinds_beyond_the_limit_are_named(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORTS_WATCHES_MAX."""
+    monkeypatch.setattr(scan, "REPORTS_WATCHES_MAX", 1)
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=("Pod", "ConfigMap"))))
+    with term(api, world) as one:
+        one.settle()
+        assert len(one.reports.scan.resources) == 1
+        assert any("kinds above the limit" in text for text in one.reports.problems())
+
+
+def test_a_report_that_would_be_too_large_is_cut_and_says_so(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORT_BYTES_MAX: what failed is kept first."""
+    monkeypatch.setattr(objects, "REPORT_BYTES_MAX", 600)
+    world = new_cluster(api)
+    rules = [labelled(f"r{at}", label="a") for at in range(3)]
+    world.serve(policy("p", *rules, labelled("s", label="b")))
+    raw = pod(api, a="1")
+    with term(api, world) as one:
+        one.settle()
+        report = report_of(api, raw)
+        assert ("p", "s", "fail") in results(report)
+        assert report is not None
+        left_out = 4 - len(report["results"])
+        assert left_out > 0
+        marker = {"kyverno-mp.io/results-left-out": str(left_out)}
+        assert report["metadata"]["annotations"] == marker
+        before = writes(api)
+        one.pass_s(3601)
+        assert writes(api) == before
+        assert one.recorded.total("kyverno_mp_reports_cut_total") == 1
+
+
+def test_a_long_message_is_cut(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """REPORT_MESSAGE_CHARACTERS_MAX."""
+    monkeypatch.setattr(judge, "REPORT_MESSAGE_CHARACTERS_MAX", 10)
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    report = report_of(api, raw)
+    assert report is not None
+    assert report["results"][0]["message"] == "validation..."
+
+
+def test_objects_that_fail_beyond_the_limit_are_counted(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORTS_AGAIN_MAX; the next scan finds them."""
+    monkeypatch.setattr(start, "REPORTS_AGAIN_MAX", 2)
+    world = new_cluster(api)
+    world.serve(policy())
+    raws = [pod(api, f"x{at}") for at in range(4)]
+    with term(api, world) as one:
+        api.fault("^POST .*policyreports", *[403] * 4)
+        one.settle()
+        assert one.recorded.total("kyverno_mp_reports_dropped_total") == 2
+        one.pass_s(3601)
+        assert [results(report_of(api, raw)) for raw in raws] == [FAILS] * 4
+
+
+def test_an_object_that_takes_too_long_is_an_error(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORTS_OBJECT_S_MAX: its rules are errors, not absent."""
+    monkeypatch.setattr(judge, "REPORTS_OBJECT_S_MAX", -1)
+    world = new_cluster(api)
+    deny = {
+        "conditions": {
+            "any": [
+                {
+                    "key": "{{ request.object.metadata.name }}",
+                    "operator": "Equals",
+                    "value": "none",
+                }
+            ]
+        }
+    }
+    rule = {**labelled(), "validate": {"message": "m", "deny": deny}}
+    world.serve(policy("p", rule))
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("p", "r", "error")]
+
+
+class _Source:
+    resource = core("pods")
+
+    def is_current(self, *_: object) -> bool:
+        return True
+
+
+def _item(name: str, size: int = 2, source: _Source = _Source()) -> Item:  # noqa: B008
+    return Item(source, ("a", name), name, b"", b"x" * size, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("REPORTS_WAITING_MAX", 2), ("REPORTS_WAITING_BYTES_MAX", 4)]
+)
+def test_who_brings_too_much_waits(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    """The list or watch goes on when there is room; nothing is dropped."""
+    monkeypatch.setattr(feed_module, limit, value)
+    feed = Feed()
+    assert feed.put(_item("x"))
+    assert feed.put(_item("y"))
+    putting = threading.Thread(target=feed.put, args=(_item("z"),), daemon=True)
+    putting.start()
+    putting.join(0.1)
+    assert putting.is_alive()
+    assert len(feed.take()) == 2
+    putting.join(5)
+    assert [item.uid for item in feed.take()] == ["z"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [("REPORTS_BATCH_OBJECTS", 2), ("REPORTS_BATCH_BYTES_MAX", 5)],
+)
+def test_batches_are_bounded_and_of_one_kind(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    """Kinds take turns; a newer version replaces the one that waits."""
+    monkeypatch.setattr(feed_module, limit, value)
+    feed, other = Feed(), _Source()
+    for name in ("a", "b", "a", "c"):
+        feed.put(_item(name))
+    feed.put(_item("d", source=other))
+    assert feed.pending == 4
+    taken = [[item.uid for item in feed.take(0)] for _ in range(4)]
+    assert taken == [["a", "b"], ["d"], ["c"], []]
+    assert feed.pending == 4
+    feed.done(4)
+    assert not feed.pending
+
+
+def test_a_closed_feed_holds_nobody() -> None:
+    feed = Feed()
+    feed.close()
+    assert not feed.put(_item("x"))
+    assert feed.take() == []
+
+
+def test_an_unexpected_answer_does_not_end_the_thread(api: FakeApi) -> None:
+    """The objects come again."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.evaluators.faults = [msgspec.DecodeError("broken")]
+        assert isinstance(one.reports.judging, Judging)
+        one.settle()
+        assert report_of(api, raw) is None
+        one.pass_s(2)
+        assert results(report_of(api, raw)) == FAILS
+        assert one.recorded.total("kyverno_mp_controller_defects_total") == 1

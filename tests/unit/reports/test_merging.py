@@ -1,0 +1,177 @@
+"""What reviews found becomes part of reports, next to what scans find."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.reports.merging import NEW_RULE_S
+from kyverno_mp.reports.results import Results, document_of
+from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.reports.world import (
+    NOW_S,
+    Term,
+    labelled,
+    new_cluster,
+    pod,
+    policy,
+    report_of,
+    results,
+    term,
+)
+
+EPHEMERAL = "/apis/reports.kyverno.io/v1/namespaces/kyverno/ephemeralreports"
+ONCE = policy("once", background=False)
+PASS = ("once", "r", "pass")
+
+
+def row(policy_key: str, rule: str = "r", result: str = "pass") -> Row:
+    return Row(source="kyverno", policy=policy_key, rule=rule, result=result)
+
+
+def review(api: FakeApi, raw: Any, *rows: Row, uid: str = "?", at_s: float = 0) -> None:
+    """Store what reviews of an object found, as a leader does."""
+    metadata = raw["metadata"]
+    subject = Subject(
+        api_version="v1",
+        kind="Pod",
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"] if uid == "?" else uid,
+    )
+    found = Results()
+    for one in rows:
+        found.add(int((NOW_S + at_s) * 10**9), subject, one)
+    document = msgspec.to_builtins(document_of(found, "x", "kyverno"))
+    api.put(f"{EPHEMERAL}/kyverno-mp-x-a", **document)
+
+
+def waits(api: FakeApi) -> bool:
+    return any(key[2] == "ephemeralreports" for key in list(api.objects))
+
+
+@contextmanager
+def holding(api: FakeApi, world: Any, **settings: Any) -> Iterator[Term]:
+    """Hold the lease, and follow EphemeralReports."""
+    with term(api, world, **settings) as one:
+        informer = one.reports.merging.results.informer
+        informer.start()
+        assert informer.wait_synced(5)
+        try:
+            one.settle()
+            yield one
+        finally:
+            informer.stop()
+
+
+def merge(one: Term) -> bool:
+    """Merge what the watch has brought when it has all."""
+    with one.api.lock:
+        newest = one.api.version
+    merging = one.reports.merging
+    informer = merging.results.informer
+    wait_for(lambda: int(informer.notified_version or 0) >= newest)
+    return merging.results.step(merging.merge)
+
+
+def test_results_of_reviews_stand_beside_those_of_scans(api: FakeApi) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+        review(api, raw, row("once"))
+        assert merge(one)
+        assert results(report_of(api, raw)) == [PASS, ("p", "r", "fail")]
+        assert not waits(api)
+        # A scan keeps them.
+        pod(api, team="t")
+        one.settle()
+        assert results(report_of(api, raw)) == [PASS, ("p", "r", "pass")]
+        review(api, raw, row("once", result="fail"), at_s=1)
+        assert merge(one)
+        assert results(report_of(api, raw))[0] == ("once", "r", "fail")
+        world.serve(policy("p"))
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "pass")]
+
+
+def test_what_a_scan_derives_is_left_to_it(api: FakeApi) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"))
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, row("p", result="pass"), at_s=9)
+        merge(one)
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+def test_a_rule_that_reads_the_operation_keeps_what_a_review_found(
+    api: FakeApi,
+) -> None:
+    """A scan, which is always a CREATE, does not match it."""
+    world = new_cluster(api)
+    world.serve(policy("once", labelled(operations=["UPDATE"])))
+    raw = pod(api)
+    with holding(api, world) as one:
+        assert report_of(api, raw) is None
+        review(api, raw, row("once"))
+        assert merge(one)
+        pod(api, other="1")
+        one.settle()
+        assert results(report_of(api, raw)) == [PASS]
+
+
+def test_a_mutation_finds_its_object_by_name(api: FakeApi) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, row("once"), uid="")
+        assert merge(one)
+        assert PASS in results(report_of(api, raw))
+
+
+def test_a_review_may_know_a_policy_earlier(api: FakeApi) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"))
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, row("once"))
+        assert not merge(one)
+        assert waits(api)
+        world.serve(policy("p"), ONCE)
+        one.pass_s(6)
+        assert merge(one)
+        assert PASS in results(report_of(api, raw))
+        assert not waits(api)
+
+
+def test_results_of_a_policy_that_is_gone_go_at_last(api: FakeApi) -> None:
+    world = new_cluster(api)
+    world.serve(policy("p"))
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, row("gone"))
+        assert not merge(one)
+        one.pass_s(NEW_RULE_S + 1)
+        assert merge(one)
+        assert not waits(api)
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+@pytest.mark.parametrize("setting", ["reports_admission", "reports_aggregate"])
+def test_the_operator_may_keep_reviews_out(api: FakeApi, setting: str) -> None:
+    world = new_cluster(api)
+    one = Term(api, world, **{setting: False})
+    one.reports.start()
+    try:
+        watched = one.reports.merging.results.informer
+        assert not watched.wait_synced(0.2)
+        assert api.count("ephemeralreports") == 0
+    finally:
+        one.reports.stop()

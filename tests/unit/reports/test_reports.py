@@ -1,0 +1,306 @@
+"""Scans and reports on a small cluster (docs/behaviour/controllers 6.3 to 6.6)."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.reports.world import (
+    CLUSTER_REPORTS,
+    NAMESPACES,
+    NOW_S,
+    OPEN_REPORTS,
+    REPORTS,
+    labelled,
+    new_cluster,
+    pod,
+    policy,
+    report_of,
+    results,
+    term,
+    writes,
+)
+
+Json = Any
+
+
+def test_the_report_of_an_object_is_as_upstream_writes_it(api: FakeApi) -> None:
+    """Name, labels, owner, scope, summary and rows of 6.5 and 6.6."""
+    world = new_cluster(api)
+    world.serve(
+        policy(
+            metadata={
+                "annotations": {
+                    "policies.kyverno.io/category": "C",
+                    "policies.kyverno.io/severity": "high",
+                }
+            }
+        )
+    )
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    report = report_of(api, raw)
+    assert report is not None
+    uid = raw["metadata"]["uid"]
+    metadata = report.pop("metadata")
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": uid}
+    assert metadata["name"] == uid
+    assert metadata["namespace"] == "a"
+    assert metadata["labels"] == {"app.kubernetes.io/managed-by": "kyverno"}
+    assert metadata["ownerReferences"] == [owner]
+    assert report == {
+        "apiVersion": "wgpolicyk8s.io/v1alpha2",
+        "kind": "PolicyReport",
+        "scope": {**owner, "namespace": "a"},
+        "summary": {"pass": 0, "fail": 1, "warn": 0, "error": 0, "skip": 0},
+        "results": [
+            {
+                "source": "kyverno",
+                "policy": "p",
+                "rule": "r",
+                "timestamp": {"seconds": NOW_S, "nanos": 0},
+                "result": "fail",
+                "properties": {"process": "background scan"},
+                "message": "validation error: the label team is required. rule r failed"
+                " at path /metadata/labels/team/",
+                "scored": True,
+                "category": "C",
+                "severity": "high",
+            }
+        ],
+    }
+
+
+def test_objects_of_the_cluster_have_cluster_reports(api: FakeApi) -> None:
+    """A Namespace has no namespace, so its report has none either."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=("Namespace",))))
+    raw = api.put(f"{NAMESPACES}/a", metadata={"labels": {"team": "t"}})
+    with term(api, world) as one:
+        one.settle()
+    report = report_of(api, raw, CLUSTER_REPORTS)
+    assert results(report) == [("p", "r", "pass")]
+    assert report is not None
+    assert report["kind"] == "ClusterPolicyReport"
+    assert "namespace" not in report["metadata"]
+
+
+def test_open_reports_by_a_setting(api: FakeApi) -> None:
+    """openreports.io has the same fields (6.7)."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world, reports_open=True) as one:
+        one.settle()
+    report = report_of(api, raw, OPEN_REPORTS)
+    assert results(report) == [("p", "r", "fail")]
+    assert report is not None
+    assert (report["apiVersion"], report["kind"]) == (
+        "openreports.io/v1alpha1",
+        "Report",
+    )
+
+
+def test_a_second_holder_writes_nothing(api: FakeApi) -> None:
+    """Digests come from the existing reports, so a failover rewrites nothing."""
+    world = new_cluster(api)
+    world.serve(policy())
+    for at in range(5):
+        pod(api, f"x{at}")
+    with term(api, world) as one:
+        one.settle()
+    assert writes(api) == 5
+    with term(api, world) as other:
+        other.settle()
+        assert other.evaluators.objects == 5
+        other.pass_s(3601)
+        assert other.evaluators.objects == 10
+    assert writes(api) == 5
+
+
+def test_a_change_without_effect_evaluates_nothing(api: FakeApi) -> None:
+    """Only what results depend on counts: not the status, not other annotations."""
+    world = new_cluster(api)
+    world.serve(policy())
+    pod(api)
+    with term(api, world) as one:
+        one.settle()
+        before = one.evaluators.objects
+        pod(api, status="Running")
+        world.serve(policy(metadata={"annotations": {"note": "n"}}))
+        one.settle()
+        assert one.evaluators.objects == before
+        assert writes(api) == 1
+
+
+def test_a_changed_object_is_evaluated_and_its_report_updated(api: FakeApi) -> None:
+    """One evaluation, one write; the row that stays keeps its time."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled("r"), labelled("s", label="app")))
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        before = one.evaluators.objects
+        one.time.now_s += 10
+        raw = pod(api, team="t")
+        one.settle()
+        assert one.evaluators.objects == before + 1
+    report = report_of(api, raw)
+    assert results(report) == [("p", "r", "pass"), ("p", "s", "fail")]
+    assert report is not None
+    assert report["summary"]["pass"] == 1
+    times = [row["timestamp"]["seconds"] for row in report["results"]]
+    assert times == [NOW_S + 10, NOW_S]
+    assert writes(api) == 2
+
+
+def test_what_changes_with_the_policies(api: FakeApi) -> None:
+    """A rule that goes takes its row; the last row takes the report."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled("r"), labelled("s")), policy("q"))
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        world.serve(policy("p", labelled("s")), policy("q"))
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "s", "fail"), ("q", "r", "fail")]
+        label = {"labels": {"reports.kyverno.io/disabled": ""}}
+        world.serve(policy("p", labelled("s"), metadata=label), policy("q"))
+        one.settle()
+        assert results(report_of(api, raw)) == [("q", "r", "fail")]
+        world.serve(policy("q", background=False))
+        one.settle()
+        # The result of a review may be there; it stays until one says otherwise.
+        assert results(report_of(api, raw)) == [("q", "r", "fail")]
+        world.serve()
+        one.settle()
+        assert report_of(api, raw) is None
+        assert not one.reports.scan.resources
+
+
+def test_a_rule_that_names_other_kinds_leaves_its_old_ones(api: FakeApi) -> None:
+    """The kind is not scanned any more, so the rows of scans go."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        world.serve(policy("p", labelled(kinds=("ConfigMap",))))
+        one.settle()
+        assert report_of(api, raw) is None
+
+
+def test_exceptions_are_skips(api: FakeApi) -> None:
+    """A PolicyException makes a skip that names it, and its removal undoes that."""
+    world = new_cluster(api)
+    exception = {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "PolicyException",
+        "metadata": {"name": "e", "namespace": "a"},
+        "spec": {
+            "exceptions": [{"policyName": "p", "ruleNames": ["r"]}],
+            "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        },
+    }
+    world.serve(policy(), exceptions=(exception,))
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        report = report_of(api, raw)
+        assert results(report) == [("p", "r", "skip")]
+        assert report is not None
+        assert report["results"][0]["properties"]["exceptions"] == "e"
+        spec = {**exception["spec"], "background": False}  # type: ignore[dict-item]
+        world.serve(policy(), exceptions=({**exception, "spec": spec},))
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+def test_labels_of_a_namespace_scan_its_objects_only(api: FakeApi) -> None:
+    """Other namespaces, and rules that read no labels, are left alone."""
+    world = new_cluster(api)
+    selector: Json = {"namespaceSelector": {"matchLabels": {"env": "prod"}}}
+    world.serve(policy("p", labelled(**selector)))
+    raw = pod(api)
+    pod(api, "y", namespace="b")
+    with term(api, world) as one:
+        one.settle()
+        assert report_of(api, raw) is None
+        before = one.evaluators.objects
+        world.label("a", env="prod")
+        one.settle()
+        assert one.evaluators.objects == before + 1
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+def test_a_namespaced_policy_reports_its_namespace_only(api: FakeApi) -> None:
+    """Its key has the namespace."""
+    world = new_cluster(api)
+    world.serve(policy(namespace="a"))
+    raw, other = pod(api), pod(api, "y", namespace="b")
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("a/p", "r", "fail")]
+    assert report_of(api, other) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"reports_results": "pass,error"}, None),
+        ({"reports_of": "mutate"}, None),
+        ({"reports_scan": False}, None),
+        ({"reports_store": False}, None),
+        ({"reports_aggregate": False}, None),
+        ({"reports_results": "fail"}, [("p", "r", "fail")]),
+    ],
+)
+def test_what_settings_leave_out(
+    api: FakeApi, settings: dict[str, Any], expected: Any
+) -> None:
+    """allowedResults, enableReporting, backgroundScan, policyReports (6.1, 6.5)."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world, **settings) as one:
+        one.settle()
+    report = report_of(api, raw)
+    assert (None if report is None else results(report)) == expected
+
+
+def test_a_report_of_another_program_is_left_alone(api: FakeApi) -> None:
+    """Reports without the label of Kyverno are never modified (6.6)."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    path = f"{REPORTS.format('a')}/{raw['metadata']['uid']}"
+    api.put(path, metadata={}, results=[{"policy": "theirs"}])
+    with term(api, world) as one:
+        one.settle()
+    report = report_of(api, raw)
+    assert report is not None
+    assert report["results"] == [{"policy": "theirs"}]
+
+
+def test_what_somebody_adds_to_a_report_stays(api: FakeApi) -> None:
+    """Labels and annotations of others survive an update."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        report = report_of(api, raw)
+        assert report is not None
+        labels = {**report["metadata"]["labels"], "mine": "1"}
+        metadata = {**report["metadata"], "labels": labels}
+        api.put(
+            f"{REPORTS.format('a')}/{raw['metadata']['uid']}",
+            **{**report, "metadata": metadata},
+        )
+        raw = pod(api, team="t")
+        one.settle()
+    report = report_of(api, raw)
+    assert results(report) == [("p", "r", "pass")]
+    assert report is not None
+    assert report["metadata"]["labels"]["mine"] == "1"

@@ -1,0 +1,62 @@
+"""What of an object counts as a change."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.reports.watches import content_digest
+
+Json = Any
+POD: Json = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "x",
+        "resourceVersion": "1",
+        "generation": 1,
+        "labels": {"a": "1"},
+        "managedFields": [{"manager": "m"}],
+    },
+    "spec": {"containers": [{"name": "c"}], "nodeName": "n"},
+    "status": {"phase": "Pending"},
+}
+
+
+def digest(raw: Json) -> bytes:
+    return content_digest(msgspec.json.encode(raw))
+
+
+def without(raw: Json, *names: str) -> Json:
+    return {name: value for name, value in raw.items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        # K8S: an item of a list has neither.
+        without(POD, "apiVersion", "kind"),
+        # KYVERNO: neither the status nor the node of a Pod (6.3).
+        {**POD, "status": {"phase": "Running"}},
+        {**POD, "spec": without(POD["spec"], "nodeName")},
+        {**POD, "spec": {**POD["spec"], "nodeName": "other"}},
+        {**POD, "metadata": {**POD["metadata"], "resourceVersion": "2"}},
+        {**POD, "metadata": without(POD["metadata"], "managedFields", "generation")},
+    ],
+)
+def test_what_no_rule_reads_is_no_change(other: Json) -> None:
+    assert digest(other) == digest(POD)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**POD, "spec": {"containers": [{"name": "d"}], "nodeName": "n"}},
+        {**POD, "metadata": {**POD["metadata"], "labels": {"a": "2"}}},
+        {**POD, "metadata": {**POD["metadata"], "annotations": {"a": "1"}}},
+        {**POD, "metadata": {**POD["metadata"], "ownerReferences": []}},
+        {**POD, "data": {}},
+    ],
+)
+def test_what_rules_read_is_a_change(other: Json) -> None:
+    assert digest(other) != digest(POD)

@@ -1,0 +1,307 @@
+"""A small cluster on the fake API server, and the reports pool in it, by hand."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.decode import examine
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.program.engine import Clock as EngineClock
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.queues.clock import Clock
+from kyverno_mp.reports.dependencies import ReportsDependencies
+from kyverno_mp.reports.judge import Judge
+from kyverno_mp.reports.start import Reports
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
+from kyverno_mp.snapshot.read import Segment
+from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
+from tests.unit.kube.fake_api import FakeApi, wait_for
+
+Json = Any
+PODS = "/api/v1/namespaces/{}/pods"
+NAMESPACES = "/api/v1/namespaces"
+REPORTS = "/apis/wgpolicyk8s.io/v1alpha2/namespaces/{}/policyreports"
+CLUSTER_REPORTS = "/apis/wgpolicyk8s.io/v1alpha2/clusterpolicyreports"
+OPEN_REPORTS = "/apis/openreports.io/v1alpha1/namespaces/{}/reports"
+NOW_S = 1_767_225_600
+
+
+class World:
+    """What the leader of the pod publishes; a test changes it."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.segment: PolicySegment | None = None
+        self.labels: dict[str, dict[str, str]] = {"a": {}, "b": {}}
+        self.labels_at = 1
+        self.data: tuple[int, ...] = (1,)
+
+    def serve(self, *policies: Json, exceptions: tuple[Json, ...] = ()) -> None:
+        """Publish policies."""
+        self.generation += 1
+        found = [examine(raw).document for raw in exceptions]
+        known = [one for one in found if isinstance(one, PolicyException)]
+        assert len(known) == len(exceptions)
+        encoded = []
+        for raw in policies:
+            document = examine(raw)
+            assert not document.problems
+            assert isinstance(document.document, ClusterPolicy | Policy)
+            encoded.append(encode_policy(compile_policy(document.document, known)))
+        writer = PoliciesWriter()
+        content = writer.encode(
+            tuple(encoded), generation=self.generation, salt=bytes(16)
+        )
+        self.segment = PolicySegment(Segment.from_bytes(content, POLICIES))
+
+    def label(self, namespace: str, **labels: str) -> None:
+        """Publish labels of a namespace."""
+        self.labels[namespace] = labels
+        self.labels_at += 1
+
+    def policies(self) -> PolicySegment | None:
+        return self.segment
+
+    def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
+        return self.labels_at, lambda: {
+            name: msgspec.json.encode(value) for name, value in self.labels.items()
+        }
+
+    def data_generations(self) -> tuple[int, ...]:
+        return self.data
+
+
+class Namespaces:
+    """The port of rules."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def labels(self, namespace: str) -> Mapping[str, str] | None:
+        return self._world.labels.get(namespace)
+
+
+class InProcess:
+    """One evaluator, in the thread that asks; ``faults`` fail the next batches."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.batches = 0
+        self.objects = 0
+        self.faults: list[Exception] = []
+
+    def submit(self, content: bytes) -> "Future[bytes]":
+        future: Future[bytes] = Future()
+        self.batches += 1
+        if self.faults:
+            future.set_exception(self.faults.pop(0))
+            return future
+        answer = self.judge.answer(content)
+        self.objects += len(msgspec.msgpack.decode(answer)[1])
+        future.set_result(answer)
+        return future
+
+
+class Time:
+    """Clocks that a test turns."""
+
+    def __init__(self) -> None:
+        # Deadlines of calls are by the real clock.
+        self.start_s = self.now_s = time.monotonic()
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(NOW_S + self.now_s - self.start_s, UTC)
+
+
+class Term:
+    """One term as holder: informers run, the work is done by ``settle``."""
+
+    def __init__(self, api: FakeApi, world: World, **settings: Any) -> None:
+        self.api = api
+        self.world = world
+        self.time = Time()
+        self.recorded = Recorded()
+        self.holds = True
+        known = Settings(namespace="kyverno", **settings)
+        namespaces = Namespaces(world)
+        clock = EngineClock(self.time.now, time.monotonic_ns)
+        judge = Judge(
+            world.policies,
+            Engine(ClusterData(namespaces=namespaces), clock),
+            namespaces,
+            types=frozenset(known.reports_of.split(",")),
+            results=frozenset(known.reports_results.split(",")),
+        )
+        self.evaluators = InProcess(judge)
+        self.reports = Reports(
+            ReportsDependencies(
+                client=api.client(),
+                evaluators=self.evaluators,
+                published=world,
+                metrics=self.recorded,
+                settings=known,
+                holds_lease=lambda: self.holds,
+                health=self.recorded.health.append,
+                clock=Clock(monotonic_s=self.time.monotonic_s, now=self.time.now),
+            )
+        )
+
+    def start(self) -> None:
+        for informer in self.reports.stored.informers:
+            informer.start()
+            assert informer.wait_synced(5)
+
+    def stop(self) -> None:
+        # Its threads were never started.
+        self.reports.feed.close()
+        for informer in self.informers:
+            informer.stop()
+
+    @property
+    def informers(self) -> list[Any]:
+        watches = self.reports.scan.resources.values()
+        return [
+            *self.reports.stored.informers,
+            *(one.watch.informer for one in watches),
+        ]
+
+    def catch_up(self) -> None:
+        """Wait until the caches have every change."""
+        with self.api.lock:
+            newest = self.api.version
+        for informer in self.informers:
+            wait_for(lambda one=informer: _is_current(one, newest))
+
+    def settle(self) -> None:
+        """Do all that is due, until nothing is."""
+        while True:
+            self.reports.scan.tick()
+            self.catch_up()
+            done = self.reports.judging.work_due()
+            while self.reports.feed_due():
+                done += 1
+            # The informers may have brought something while the work was done.
+            self.catch_up()
+            done += self.reports.feed.pending
+            resources = self.reports.scan.resources.values()
+            if not done and not any(one.due for one in resources):
+                return
+
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass, and do what becomes due."""
+        self.time.now_s += seconds
+        self.settle()
+
+
+def _is_current(informer: Any, newest: int) -> bool:
+    return int(informer.notified_version or 0) >= newest
+
+
+@contextmanager
+def term(api: FakeApi, world: World, **settings: Any) -> Iterator[Term]:
+    """Hold the lease for the time of the block."""
+    one = Term(api, world, **settings)
+    one.start()
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def new_cluster(api: FakeApi) -> World:
+    """Let discovery serve what the tests use."""
+    serve_kinds(api)
+    return World()
+
+
+def policy(name: str = "p", *rules: Json, namespace: str = "", **fields: Json) -> Json:
+    """Return a policy; without rules, one that requires the label ``team``."""
+    metadata = fields.pop("metadata", {})
+    kind = "Policy" if namespace else "ClusterPolicy"
+    where = {"namespace": namespace} if namespace else {}
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": kind,
+        "metadata": {"name": name, **where, **metadata},
+        "spec": {"rules": list(rules) or [labelled()], **fields},
+    }
+
+
+def labelled(
+    name: str = "r",
+    *,
+    label: str = "team",
+    kinds: tuple[str, ...] = ("Pod",),
+    **more: Json,
+) -> Json:
+    """Return a rule that requires a label."""
+    return {
+        "name": name,
+        "match": {"any": [{"resources": {"kinds": list(kinds), **more}}]},
+        "validate": {
+            "message": f"the label {label} is required",
+            "pattern": {"metadata": {"labels": {label: "?*"}}},
+        },
+    }
+
+
+def pod(
+    api: FakeApi,
+    name: str = "x",
+    *,
+    namespace: str = "a",
+    status: str = "",
+    **labels: str,
+) -> Json:
+    """Store a Pod."""
+    return api.put(
+        f"{PODS.format(namespace)}/{name}",
+        metadata={"labels": labels},
+        spec={"containers": [{"name": "c", "image": "i"}]},
+        status={"phase": status},
+    )
+
+
+def report_of(api: FakeApi, raw: Json, base: str = REPORTS) -> Json | None:
+    """Return the report of an object."""
+    metadata = raw["metadata"]
+    where = base.format(metadata.get("namespace", ""))
+    return stored(api, f"{where}/{metadata['uid']}")
+
+
+def stored(api: FakeApi, path: str) -> Json | None:
+    """Return an object, None when there is none."""
+    base, _, name = path.rpartition("/")
+    with api.lock:
+        for key, raw in api.objects.items():
+            namespace = f"/namespaces/{key[1]}" if key[1] else ""
+            if f"{key[0]}{namespace}/{key[2]}" == base and key[3] == name:
+                return raw
+    return None
+
+
+def results(report: Json | None) -> list[tuple[str, str, str]]:
+    """Return (policy, rule, result) of each row."""
+    assert report is not None
+    return [(one["policy"], one["rule"], one["result"]) for one in report["results"]]
+
+
+def writes(api: FakeApi) -> int:
+    """Return how many calls wrote reports."""
+    return api.count(r"^(POST|PUT|PATCH|DELETE) .*reports")
+
+
+__all__ = ["resource"]

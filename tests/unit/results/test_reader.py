@@ -1,0 +1,279 @@
+"""The holder's reader hands over what reviews found, and removes what is merged.
+
+Red means: a result is lost between a review and its report, or counted twice.
+"""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp.errors import KubeRefused
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
+from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.ephemeral import FORBIDDEN, MERGED, UNCLAIMED, LiveSubjects
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.results.world import REPORTS, World, chance, pod, row
+
+PODS = Resource(group="", version="v1", plural="pods")
+
+
+@pytest.fixture
+def world(api: FakeApi, tmp_path: Path) -> Iterator[World]:
+    one = World(api, tmp_path)
+    yield one
+    one.close()
+
+
+def test_what_is_merged_is_deleted_at_the_version_that_was_read(world: World) -> None:
+    world.answer("x", row(), row("s", "n"))
+    world.answer("y")
+    assert world.write()
+    (stored,) = world.stored()
+    assert world.merge()
+    assert world.merged == {("x", "r"): "m", ("x", "s"): "n", ("y", "r"): "m"}
+    assert world.stored() == []
+    ((_, options),) = world.api.deletions
+    metadata = stored["metadata"]
+    assert options["preconditions"] == {
+        "uid": metadata["uid"],
+        "resourceVersion": metadata["resourceVersion"],
+    }
+    assert world.merge()
+    assert len(world.merges) == 3
+    assert world.outcomes == [MERGED, MERGED]
+
+
+def test_rows_have_whole_seconds_and_no_subjects(world: World) -> None:
+    world.answer("x")
+    assert world.write()
+    world.catch_up()
+    found: list[Any] = []
+
+    def take(subject: Subject, rows: Any) -> bool:
+        found.append((subject, rows))
+        return True
+
+    world.results.step(take)
+    ((subject, rows),) = found
+    assert subject == pod("x")
+    (one,) = rows
+    assert msgspec.to_builtins(one) == {
+        **msgspec.to_builtins(row()),
+        "timestamp": {"seconds": 1_700_000_000, "nanos": 0},
+    }
+
+
+def test_a_write_that_came_meanwhile_survives(world: World) -> None:
+    world.answer("x", row(message="one"))
+    assert world.write()
+    world.catch_up()
+
+    def meanwhile(subject: Subject, _rows: Any) -> bool:
+        if subject.name == "x" and not world.merged:
+            world.merged["x", "r"] = "one"
+            world.answer("x", row(message="two"))
+            world.answer("y")
+            assert world.write()
+        return True
+
+    world.results.step(meanwhile)
+    assert len(world.stored()) == 1
+    assert world.merge()
+    assert world.merged == {("x", "r"): "two", ("y", "r"): "m"}
+    assert world.stored() == []
+
+
+def test_what_cannot_be_merged_waits(world: World) -> None:
+    world.answer("x")
+    world.answer("y", row(message="n"))
+    assert world.write()
+    world.refuses = "x"
+    assert not world.merge()
+    assert world.merged == {("y", "r"): "n"}
+    assert set(world.told()) == {("x", "r")}
+    world.refuses = ""
+    world.now_ns += 6 * 10**9
+    assert world.merge()
+    assert world.merged == {("x", "r"): "m", ("y", "r"): "n"}
+    assert world.stored() == []
+
+
+def test_a_merge_may_ask_for_the_rows_once_more(world: World) -> None:
+    """Its policy is not known yet where reports are written."""
+    world.answer("x")
+    world.answer("y", row(message="n"))
+    assert world.write()
+    world.catch_up()
+    assert not world.results.step(lambda subject, _rows: subject.name == "y")
+    assert set(world.told()) == {("x", "r")}
+    world.now_ns += 6 * 10**9
+    assert world.merge()
+    assert world.merged == {("x", "r"): "m"}
+    assert world.stored() == []
+
+
+def test_results_wait_for_their_object(world: World) -> None:
+    """It may not be stored yet, or another webhook refused it."""
+    world.existing = lambda subject: subject if subject.name == "x" else None
+    world.answer("x")
+    world.answer("y", row(message="n"))
+    assert world.write()
+    world.merge()
+    assert set(world.told()) == {("y", "r")}
+    # Not asked for at every step.
+    asked: list[Subject] = []
+    world.existing = asked.append
+    world.merge()
+    world.merge()
+    assert asked == []
+    world.now_ns += 6 * 10**9
+    world.existing = lambda subject: subject
+    world.merge()
+    assert world.merged == {("x", "r"): "m", ("y", "r"): "n"}
+    assert world.stored() == []
+
+
+def test_results_without_an_object_are_given_up_at_last(world: World) -> None:
+    world.existing = lambda _subject: None
+    world.answer("x")
+    assert world.write()
+    world.now_ns += (RESULTS_UNCLAIMED_S_MAX - 1) * 10**9
+    world.merge()
+    assert len(world.told()) == 1
+    world.now_ns += 10**10
+    world.merge()
+    assert world.stored() == []
+    assert world.merged == {}
+    assert world.outcomes == [UNCLAIMED]
+
+
+def test_the_leader_does_not_bring_back_what_was_removed(world: World) -> None:
+    world.existing = lambda subject: subject if subject.name == "x" else None
+    world.answer("x")
+    world.answer("y", row(message="n"))
+    assert world.write()
+    world.merge()
+    world.answer("z", row(message="o"))
+    assert world.write()
+    assert set(world.told()) == {("y", "r"), ("z", "r")}
+
+
+def test_one_object_may_have_two_names(world: World) -> None:
+    """A mutate rule ran before it had a uid."""
+    world.existing = lambda _subject: pod("x")
+    world.answer("x", row("mutate"), uid="")
+    world.answer("x", row("validate"))
+    assert world.write()
+    world.catch_up()
+    found: list[Any] = []
+
+    def take(subject: Subject, rows: Any) -> bool:
+        found.append((subject, {one.rule for one in rows}))
+        return True
+
+    world.results.step(take)
+    assert found == [(pod("x"), {"mutate", "validate"})]
+
+
+def test_the_newest_of_all_replicas_counts(world: World) -> None:
+    world.answer("x", row(message="old"))
+    assert world.write()
+    (first,) = world.stored()
+    world.api.remove(f"{REPORTS}/{first['metadata']['name']}")
+    world.now_ns += 10**9
+    world.answer("x", row(message="new"))
+    world.start_leader()
+    assert world.write()
+    world.api.put(f"{REPORTS}/another-replica", **first)
+    assert world.merge()
+    assert world.merged == {("x", "r"): "new"}
+    assert world.merges == [("x", "r", "new")]
+    assert world.stored() == []
+
+
+def test_kinds_that_may_not_be_read_are_given_up(world: World) -> None:
+    def refuse(_subject: Subject) -> Subject | None:
+        raise KubeRefused("kube.forbidden", "no")
+
+    world.existing = refuse
+    world.answer("x")
+    assert world.write()
+    assert world.merge()
+    assert world.stored() == []
+    assert world.outcomes == [FORBIDDEN]
+
+
+def test_reports_of_others_are_left_alone(world: World) -> None:
+    labels = {"audit.kyverno.io/source": "admission"}
+    world.api.put(
+        f"{REPORTS}/upstream",
+        metadata={"labels": labels},
+        spec={"results": [{"policy": "p", "resources": [{"name": "x"}]}]},
+    )
+    world.answer("x")
+    assert world.write()
+    assert world.results.informer.wait_synced(5)
+    while not len(world.results.informer):
+        pass
+    assert world.results.step(world._merge)
+    (left,) = world.stored()
+    assert left["metadata"]["name"] == "upstream"
+    assert world.merged == {("x", "r"): "m"}
+
+
+def test_live_objects_resolve_subjects(api: FakeApi) -> None:
+    api.put("/api/v1/namespaces/a/pods/x", metadata={"uid": "uid-x"})
+    resolve = LiveSubjects(
+        api.client(), lambda _version, kind: PODS if kind == "Pod" else None
+    )
+    assert resolve(pod("x")) == pod("x")
+    assert resolve(pod("x", uid="")) == pod("x")
+    # It was deleted, and created again.
+    assert resolve(pod("x", uid="other")) is None
+    assert resolve(pod("y")) is None
+    assert resolve(msgspec.structs.replace(pod("x"), kind="Unknown")) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_reports_converge_whatever_dies(
+    api: FakeApi, tmp_path: Path, seed: int
+) -> None:
+    """Kills, conflicts and outages: in the end the newest results, each once."""
+    source = random.Random(seed)
+    world = World(api, tmp_path)
+    happens = chance(seed, 0.15)
+    truth: dict[tuple[str, str], str] = {}
+    for number in range(150):
+        # Times differ by more than a tenth of a second where order matters.
+        world.now_ns += 200_000_000
+        name, rule = f"x{source.randrange(12)}", source.choice(["r", "s"])
+        worker = source.randrange(2)
+        world.answer(name, row(rule, f"m{number}"), worker=worker)
+        truth[name, rule] = f"m{number}"
+        if happens():
+            method = source.choice(["POST", "PUT", "DELETE", "GET"])
+            world.api.fault(f"{method} .*/ephemeralreports/?[^?]*$", 500, "cut", 409)
+        if source.random() < 0.5:
+            world.write()
+        if happens():
+            world.start_leader()
+        world.fails = happens
+        if source.random() < 0.4:
+            world.merge()
+        if happens():
+            world.results.stop()
+            world.start_holder()
+    world.fails = lambda: False
+    world.api.faults.clear()
+    for _ in range(5):
+        world.write(after_s=20)
+        world.now_ns += 10**10
+        world.merge()
+    assert world.merged == truth
+    assert world.stored() == []
+    world.close()

@@ -1,0 +1,156 @@
+"""Workers' journals, the leader's writer, a fake API server, and who merges."""
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.leader.results.reports import EphemeralPair
+from kyverno_mp.leader.results.writer import ResultWriter
+from kyverno_mp.limits import EPHEMERAL_REPORT_BYTES_MAX
+from kyverno_mp.queues.journal import RESULTS, Journal, JournalReader
+from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.reports.ephemeral import ReviewResults
+from kyverno_mp.reports.records import encode_results, encode_row
+from tests.unit.kube.fake_api import FakeApi
+
+REPORTS = "/apis/reports.kyverno.io/v1/namespaces/kyverno/ephemeralreports"
+START_NS = 1_700_000_000 * 10**9
+Told = dict[tuple[str, str], str]
+"""The message by name of the object and rule."""
+
+
+def pod(name: str, uid: str = "?") -> Subject:
+    """Return a Pod; its uid follows from its name."""
+    uid = f"uid-{name}" if uid == "?" else uid
+    return Subject(api_version="v1", kind="Pod", name=name, namespace="a", uid=uid)
+
+
+def row(rule: str = "r", message: str = "m", result: str = "fail") -> Row:
+    return Row(
+        source="kyverno",
+        policy="p",
+        rule=rule,
+        result=result,
+        message=message,
+        scored=True,
+        properties={"process": "admission review"},
+    )
+
+
+class World:
+    """One replica and the holder of the reports lease."""
+
+    def __init__(
+        self, api: FakeApi, folder: Path, bytes_max: int = EPHEMERAL_REPORT_BYTES_MAX
+    ) -> None:
+        self.api = api
+        self.folder = folder
+        self.bytes_max = bytes_max
+        self.now_s = 1000.0
+        self.now_ns = START_NS
+        self.existing: Callable[[Subject], Subject | None] = lambda subject: subject
+        self.merged: Told = {}
+        self.merges: list[tuple[str, str, str]] = []
+        self.outcomes: list[str] = []
+        self.refuses = ""
+        self.fails: Callable[[], bool] = lambda: False
+        self.journals = [
+            Journal.claim(folder, 10_000, RESULTS.ring_bytes) for _ in range(2)
+        ]
+        self.client = api.client().within(1.0)
+        self.start_leader()
+        self.start_holder()
+
+    def start_leader(self) -> None:
+        """Start a leader; the former one is gone without a word."""
+        self.reader = JournalReader(self.folder)
+        pair = EphemeralPair(self.client, "kyverno", "pod-1", self.bytes_max)
+        self.writer = ResultWriter(self.reader, pair, lambda: self.now_s)
+
+    def start_holder(self) -> None:
+        """Start a holder; the former one is gone without a word."""
+        self.results = ReviewResults(
+            self.client,
+            Objects(self.client),
+            "kyverno",
+            self._resolve,
+            self.outcomes.append,
+            lambda: self.now_ns,
+        )
+        self.results.start()
+        assert self.results.informer.wait_synced(5)
+
+    def answer(
+        self, name: str, *rows: Row, worker: int = 0, at_ns: int = 0, uid: str = "?"
+    ) -> None:
+        """Record the results of a review, as a worker does before its answer."""
+        self.now_ns += 1_000_000
+        content = encode_results(
+            at_ns or self.now_ns,
+            pod(name, uid),
+            [encode_row(one) for one in rows or (row(),)],
+        )
+        assert self.journals[worker].append(content)
+
+    def write(self, after_s: float = 1.0) -> bool:
+        """Let the leader write what waits."""
+        self.now_s += after_s
+        return self.writer.step()
+
+    def stored(self) -> list[Any]:
+        """Return the EphemeralReports."""
+        found = self.api.objects.items()
+        return [raw for key, raw in found if key[2] == "ephemeralreports"]
+
+    def told(self) -> Told:
+        """Return what the EphemeralReports tell."""
+        return {
+            (subject["name"], entry["rule"]): entry["message"]
+            for report in self.stored()
+            for entry in report["spec"]["results"]
+            for subject in entry["resources"]
+        }
+
+    def merge(self) -> bool:
+        """Let the holder merge what its watch has brought until now."""
+        self.catch_up()
+        return self.results.step(self._merge)
+
+    def catch_up(self) -> None:
+        """Wait until the watch has brought the newest reports."""
+        deadline_s = time.monotonic() + 10
+        while not self._is_caught_up():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.005)
+
+    def _is_caught_up(self) -> bool:
+        known = self.results.informer.snapshot().values()
+        versions = {one["metadata"]["resourceVersion"] for one in self.stored()}
+        return {one.version for one in known} == versions
+
+    def _resolve(self, subject: Subject) -> Subject | None:
+        return self.existing(subject)
+
+    def _merge(self, subject: Subject, rows: list[Row]) -> bool:
+        if self.fails() or subject.name == self.refuses:
+            raise KubeUnavailable("kube.server", "away")
+        for one in rows:
+            self.merged[subject.name, one.rule] = one.message
+            self.merges.append((subject.name, one.rule, one.message))
+        return True
+
+    def close(self) -> None:
+        self.results.stop()
+        self.reader.close()
+        for journal in self.journals:
+            journal.close()
+
+
+def chance(seed: int, share: float) -> Callable[[], bool]:
+    """Return a function that is true now and then."""
+    source = random.Random(seed)
+    return lambda: source.random() < share

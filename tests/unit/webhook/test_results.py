@@ -1,0 +1,415 @@
+"""Which results of a review are in the journal when its answer is there.
+
+Red means: a report lacks what only the review knew, or what a scan derives, or what is
+not reported at all, goes through the API server.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.limits import RESULT_ROWS_MAX
+from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.matching.candidates import SegmentSource
+from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.reporting import Reporting
+from kyverno_mp.queues.journal import Journal, JournalReader
+from kyverno_mp.reports.entries import Row, Subject
+from kyverno_mp.reports.records import decode_results
+from kyverno_mp.webhook.audit.queue import AuditQueue
+from kyverno_mp.webhook.audit.sink import LogSink
+from kyverno_mp.webhook.results.sink import JOURNAL_FULL, TOO_LARGE, ResultSink
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
+from kyverno_mp.webhook.review.service import Service
+from kyverno_mp.webhook.route import SHARED
+from tests.fuzz.bench import segment_of
+from tests.unit.webhook.stub import StubRecords, review
+
+TYPES = frozenset({"validate", "mutate", "mutateExisting", "generate", "imageVerify"})
+WORDS = frozenset({"pass", "fail", "warn", "error", "skip"})
+REPORTING = Reporting(TYPES, WORDS)
+AT_NS = 1_700_000_000 * 10**9
+
+
+class Bench:
+    """A worker's service without its transport, and what the leader would read."""
+
+    def __init__(
+        self,
+        folder: Path,
+        policies: str,
+        reporting: Reporting | None,
+        ring_bytes: int = 1 << 20,
+    ) -> None:
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        engine = Engine(ClusterData(), clock)
+        segment = segment_of(policies)
+        planner = ValidationPlanner(
+            engine, SegmentSource(segment, link_rule), None, reporting
+        )
+        mutations = MutationPlanner(engine, SegmentSource(segment, link_mutation))
+        self.journal = Journal.claim(folder, 1000, ring_bytes)
+        self.reader = JournalReader(folder)
+        self.loop = asyncio.new_event_loop()
+        self.audit_queue = AuditQueue(
+            9, on_drop=lambda: None, on_error=lambda error: pytest.fail(repr(error))
+        )
+        self.records = StubRecords()
+        results = None
+        if reporting is not None:
+            results = ResultSink(self.journal, self.records, reporting, lambda: AT_NS)
+        self.service = Service(
+            Dependencies(
+                records=self.records,
+                monotonic_ns=time.monotonic_ns,
+                audit_queue=self.audit_queue,
+                sink=LogSink(self.records, self.loop),
+                results=results,
+            ),
+            handlers_of(
+                SnapshotEvaluate(lambda: planner), SnapshotMutate(lambda: mutations)
+            ),
+        )
+
+    def ask(self, path: bytes = b"/validate", **changes: Any) -> Any:
+        answer = self.service.answer(SHARED[path], b"", review(**changes))
+        assert isinstance(answer, bytes)
+        return json.loads(answer)["response"]
+
+    def recorded(self) -> list[tuple[Subject, list[Row]]]:
+        """Return what is in the journal now, and take it."""
+        found = []
+        for record in self.reader.records():
+            at_ns, subject, rows = decode_results(record.content)
+            assert at_ns == AT_NS
+            found.append((subject, rows))
+            record.done()
+        return found
+
+    def told(self) -> list[tuple[str, str, str, str]]:
+        """Return policy, rule, result and message of all rows in the journal."""
+        return [
+            (row.policy, row.rule, row.result, row.message)
+            for _, rows in self.recorded()
+            for row in rows
+        ]
+
+    def audit(self) -> None:
+        self.audit_queue.start()
+        assert self.audit_queue.stop(5)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.journal.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def benches(tmp_path: Path) -> Iterator[Any]:
+    made: list[Bench] = []
+
+    def make(policies: str, reporting: Any = REPORTING, **options: Any) -> Bench:
+        made.append(Bench(tmp_path, policies, reporting, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web", "namespace": "a", "uid": "u1"},
+}
+WEB = Subject(api_version="v1", kind="Pod", name="web", namespace="a", uid="u1")
+REVIEWED = {"object": POD, "name": "web", "namespace": "a"}
+
+
+def policy(name: str, rules: str, more: str = "", labels: str = "") -> str:
+    """Return a policy; its rules match Pods."""
+    return f"""\
+---
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata:
+  name: {name}
+  labels: {{{labels}}}
+  annotations:
+    pod-policies.kyverno.io/autogen-controllers: none
+    policies.kyverno.io/category: Best Practices
+    policies.kyverno.io/severity: high
+spec:
+  {more or "background: true"}
+  rules: [{rules}]
+"""
+
+
+def rule(name: str, body: str, action: str = "Enforce", more: str = "") -> str:
+    return f"""{{name: {name}, match: {{any: [{{resources: {{kinds: [Pod]}}}}]}},
+      {more} validate: {{failureAction: {action}, message: needed, {body}}}}},"""
+
+
+NAMED = 'pattern: {metadata: {name: "?*"}}'
+TEAM = 'pattern: {metadata: {labels: {team: "?*"}}}'
+BY = """deny: {conditions: {any: [
+      {key: "{{ request.operation }}", operator: Equals, value: UPDATE}]}}"""
+ONCE = "background: false"
+FAILURE = "validation error: needed. rule r failed at path /metadata/labels/"
+PASSED = "validation rule 'r' passed."
+
+
+def test_what_a_scan_derives_stays(benches: Any) -> None:
+    rules = rule("r", NAMED) + rule("s", TEAM, "Audit")
+    bench = benches(policy("p", rules))
+    assert bench.ask(**REVIEWED)["allowed"]
+    bench.audit()
+    assert bench.told() == []
+    assert bench.journal.written == 0
+
+
+def test_only_the_rules_that_read_the_review_travel(benches: Any) -> None:
+    bench = benches(policy("p", rule("r", BY) + rule("s", NAMED) + rule("t", NAMED)))
+    assert bench.ask(**REVIEWED)["allowed"]
+    assert bench.told() == [("p", "r", "pass", PASSED)]
+
+
+def test_the_row_is_that_of_a_report(benches: Any) -> None:
+    bench = benches(policy("p", rule("r", NAMED), ONCE))
+    bench.ask(**REVIEWED)
+    row = Row(
+        source="kyverno",
+        policy="p",
+        rule="r",
+        result="pass",
+        message=PASSED,
+        scored=True,
+        category="Best Practices",
+        severity="high",
+        properties={"process": "admission review"},
+    )
+    assert bench.recorded() == [(WEB, [row])]
+
+
+def test_audited_results_are_there_with_the_answer(benches: Any) -> None:
+    """Otherwise a kill -9 after the answer would lose them for ever."""
+    bench = benches(policy("p", rule("r", TEAM, "Audit"), ONCE))
+    assert bench.ask(**REVIEWED)["allowed"]
+    assert bench.told() == [("p", "r", "fail", FAILURE)]
+    bench.audit()
+    assert bench.told() == []
+
+
+def test_calls_do_not_delay_the_answer(benches: Any) -> None:
+    """What a rule with an external call finds follows with the audit."""
+    more = "context: [{name: v, apiCall: {urlPath: /version}}],"
+    denies = 'deny: {conditions: {any: [{key: "{{ v }}", operator: Equals, value: x}]}}'
+    rules = rule("r", denies, "Audit", more) + rule("s", TEAM, "Audit")
+    bench = benches(
+        policy("p", rules, ONCE) + policy("q", rule("r", TEAM, "Audit"), ONCE)
+    )
+    bench.ask(**REVIEWED)
+    assert bench.told() == [("q", "r", "fail", FAILURE)]
+    bench.audit()
+    found = bench.told()
+    assert [one[:3] for one in found] == [("p", "r", "error"), ("p", "s", "fail")]
+
+
+def test_refused_requests_have_no_results(benches: Any) -> None:
+    bench = benches(
+        policy("p", rule("r", TEAM) + rule("s", NAMED), ONCE)
+        + policy("q", rule("r", NAMED, "Audit"), ONCE)
+    )
+    assert not bench.ask(**REVIEWED)["allowed"]
+    bench.audit()
+    assert bench.told() == []
+
+
+def test_an_enforced_error_that_is_ignored_is_reported(benches: Any) -> None:
+    broken = 'pattern: {metadata: {name: "{{ request.object.nothing }}"}}'
+    more = "background: false\n  failurePolicy: Ignore"
+    bench = benches(policy("p", rule("r", broken), more))
+    assert bench.ask(**REVIEWED)["allowed"]
+    assert [one[:3] for one in bench.told()] == [("p", "r", "error")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dryRun": True},
+        {"operation": "DELETE", "object": None, "oldObject": POD},
+        {"object": {**POD, "metadata": {"name": "web", "namespace": "a"}}},
+        {
+            "object": {**POD, "kind": "Event"},
+            "kind": {"version": "v1", "kind": "Event"},
+        },
+    ],
+)
+def test_reviews_that_leave_no_result(benches: Any, changes: Any) -> None:
+    deletes = policy("p", rule("r", NAMED) + rule("s", NAMED, "Audit"), ONCE)
+    bench = benches(deletes.replace("kinds: [Pod]", "kinds: [Pod, Event]"))
+    assert bench.ask(**{**REVIEWED, **changes})["allowed"]
+    bench.audit()
+    assert bench.told() == []
+
+
+def test_policies_that_are_not_reported(benches: Any) -> None:
+    label = 'reports.kyverno.io/disabled: ""'
+    bench = benches(policy("p", rule("r", NAMED), ONCE, label))
+    bench.ask(**REVIEWED)
+    assert bench.told() == []
+
+
+@pytest.mark.parametrize(
+    ("reporting", "expected"),
+    [
+        (REPORTING, {"pass", "fail", "skip"}),
+        (replace(REPORTING, words=frozenset({"fail"})), {"fail"}),
+        (replace(REPORTING, words=frozenset({"skip", "pass"})), {"skip", "pass"}),
+        (replace(REPORTING, types=TYPES - {"validate"}), set()),
+        (None, set()),
+    ],
+)
+def test_the_operator_chooses(benches: Any, reporting: Any, expected: Any) -> None:
+    never = """preconditions: {all: [
+        {key: "{{ request.operation }}", operator: Equals, value: DELETE}]},"""
+    rules = rule("a", NAMED) + rule("b", TEAM, "Audit") + rule("c", NAMED, more=never)
+    bench = benches(policy("p", rules, ONCE), reporting)
+    bench.ask(**REVIEWED)
+    assert {one[2] for one in bench.told()} == expected
+
+
+def test_without_scans_everything_travels(benches: Any) -> None:
+    rules = rule("r", NAMED)
+    bench = benches(policy("p", rules), replace(REPORTING, scans=False))
+    bench.ask(**REVIEWED)
+    assert bench.told() == [("p", "r", "pass", PASSED)]
+
+
+def test_the_subject_of_a_subresource_is_its_owner(benches: Any) -> None:
+    scale = policy("p", rule("r", "pattern: {spec: {replicas: 1}}"))
+    bench = benches(scale.replace("[Pod]", '["Deployment/scale"]'))
+    assert bench.ask(
+        kind={"group": "autoscaling", "version": "v1", "kind": "Scale"},
+        resource={"group": "apps", "version": "v1", "resource": "deployments"},
+        subResource="scale",
+        name="web",
+        namespace="a",
+        operation="UPDATE",
+        object={
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {"name": "web", "namespace": "a", "uid": "d1"},
+            "spec": {"replicas": 1},
+        },
+    )["allowed"]
+    ((subject, rows),) = bench.recorded()
+    assert subject == Subject(
+        api_version="apps/v1", kind="Deployment", name="web", namespace="a"
+    )
+    assert [row.result for row in rows] == ["pass"]
+
+
+def test_secrets_keep_their_values(benches: Any) -> None:
+    body = 'message: "{{ request.object.data }}", deny: {}'
+    secret = policy(
+        "p", rule("r", body, "Audit").replace("message: needed, ", ""), ONCE
+    )
+    bench = benches(secret.replace("[Pod]", "[Secret]"))
+    bench.ask(
+        kind={"group": "", "version": "v1", "kind": "Secret"},
+        object={**POD, "kind": "Secret", "data": {"a": "geheim"}},
+    )
+    assert [(one[2], one[3]) for one in bench.told()] == [("fail", "")]
+
+
+MUTATE = """\
+---
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: add}
+spec:
+  rules:
+  - name: label
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    mutate: {patchStrategicMerge: {metadata: {labels: {+(seen): "yes"}}}}
+"""
+
+
+def test_mutations_travel_by_name_before_there_is_a_uid(benches: Any) -> None:
+    bench = benches(MUTATE)
+    fresh = {**POD, "metadata": {"name": "web", "namespace": "a"}}
+    assert bench.ask(b"/mutate", **{**REVIEWED, "object": fresh})["patch"]
+    ((subject, rows),) = bench.recorded()
+    assert subject == Subject(api_version="v1", kind="Pod", name="web", namespace="a")
+    told = [(row.policy, row.rule, row.result, row.message) for row in rows]
+    assert told == [("add", "label", "pass", "mutated Pod/web in namespace a")]
+    # Nothing identifies an object whose name the API server has yet to choose.
+    nameless = {**POD, "metadata": {"generateName": "web-", "namespace": "a"}}
+    bench.ask(b"/mutate", object=nameless, name="", namespace="a")
+    bench.ask(b"/mutate", **{**REVIEWED, "dryRun": True})
+    assert bench.told() == []
+
+
+def test_mutations_are_left_out_by_choice(benches: Any) -> None:
+    bench = benches(MUTATE, replace(REPORTING, types=frozenset({"validate"})))
+    assert bench.ask(b"/mutate", **REVIEWED)["patch"]
+    assert bench.told() == []
+
+
+def test_many_results_take_several_records(benches: Any) -> None:
+    count = 2 * RESULT_ROWS_MAX + 1
+    rules = "".join(rule(f"r{n}", NAMED) for n in range(count))
+    bench = benches(policy("p", rules, ONCE))
+    bench.ask(**REVIEWED)
+    sizes = [len(rows) for _, rows in bench.recorded()]
+    assert sizes == [RESULT_ROWS_MAX, RESULT_ROWS_MAX, 1]
+
+
+def test_a_full_journal_drops_and_counts(benches: Any) -> None:
+    bench = benches(policy("p", rule("r", NAMED), ONCE), ring_bytes=300)
+    for _ in range(3):
+        assert bench.ask(**REVIEWED)["allowed"]
+    assert bench.journal.waiting == 1
+    assert bench.records.errors == [JOURNAL_FULL, JOURNAL_FULL]
+
+
+def test_a_record_too_large_is_counted(benches: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("kyverno_mp.webhook.results.sink.RESULT_RECORD_BYTES_MAX", 100)
+    bench = benches(policy("p", rule("r", NAMED), ONCE))
+    assert bench.ask(**REVIEWED)["allowed"]
+    assert bench.records.errors == [TOO_LARGE]
+    assert bench.told() == []
+
+
+def test_nothing_is_built_where_nothing_travels(benches: Any, monkeypatch: Any) -> None:
+    """The cost of the reports pool for a review whose results a scan derives."""
+    calls: list[str] = []
+
+    def counted(name: str) -> Any:
+        inner = getattr(ResultSink, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            calls.append(name)
+            return inner(*given, **named)
+
+        return call
+
+    for name in ("takes", "validated", "mutated", "_append", "_row"):
+        monkeypatch.setattr(ResultSink, name, counted(name))
+    bench = benches(policy("p", rule("r", NAMED) + rule("s", TEAM, "Audit")))
+    bench.ask(**REVIEWED)
+    bench.audit()
+    assert calls == []
+    assert bench.journal.written == 0
