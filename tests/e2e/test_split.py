@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.background import BACKGROUND
 from tests.e2e.binaries import find_kubectl
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.installation import Installation, get, installation, until
+from tests.e2e.installation import Installation, get, installation, policy, until
 from tests.e2e.product import ADMISSION, CLEANUP, NAMESPACE
 
 REPORTS = "kyverno-reports-controller"
@@ -117,7 +117,10 @@ def test_the_reports_pods_scan_with_what_they_are_granted(
     installed: Installation,
 ) -> None:
     """Their own leader publishes the policies."""
-    installed.enforce("reported", "team", "Service")
+    scanned = policy("reported", "team", "Service")
+    scanned["spec"]["background"] = True
+    scanned["spec"]["rules"][0]["validate"]["failureAction"] = "Audit"
+    installed.kubectl("apply", "-f", "-", text=json.dumps(scanned))
 
     def is_reported() -> bool:
         found = installed.run("get", "policyreports", "-A", "-o", "json")
