@@ -184,7 +184,7 @@ def test_the_split_manifest_has_a_deployment_for_each_role(
     installed.kubectl("apply", "-f", str(DEPLOY / "install-split.yaml"))
     installed.await_rollout()
     found = installed.kubectl("-n", NAMESPACE, "get", "deployments", "-o", "name")
-    roles = ("admission", "background", "cleanup")
+    roles = ("admission", "background", "cleanup", "reports")
     assert found.split() == [
         f"deployment.apps/kyverno-{one}-controller" for one in roles
     ]
