@@ -478,6 +478,11 @@ RESULT_RECORD_BYTES_MAX = 256 * 1024
 """One record in a journal of results: RESULT_ROWS_MAX rows, a few of them with messages
 of the longest kind."""
 
+RESULTS_AHEAD_NS_MAX = 100_000_000
+"""Time before the answer for rules that only audit and whose results travel to reports,
+which take microseconds. What takes longer follows after the answer: a rule that may
+refuse nothing must not let the webhook time out."""
+
 RESULT_ROWS_MAX = 16
 """Results in one record; those of a review with more take several."""
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 from kyverno_mp.admission.encode import allowed, denied, patched
 from kyverno_mp.errors import DeadlinePassed, Error, Preempted, QueueFull
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.limits import INLINE_REST_SLICE_NS
+from kyverno_mp.limits import INLINE_REST_SLICE_NS, RESULTS_AHEAD_NS_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.values.jsonvalue import Json
@@ -197,6 +197,10 @@ class Review:
     def rest_deadline_ns(self) -> int:
         """Return the deadline of ``evaluate_rest``."""
         return self.dependencies.monotonic_ns() + REST_NS_MAX
+
+    def ahead_deadline_ns(self) -> int:
+        """Return the deadline of what may as well follow after the answer."""
+        return self.dependencies.monotonic_ns() + RESULTS_AHEAD_NS_MAX
 
     def report(self, responses: Sequence[PolicyResponse], *, blocked: bool) -> None:
         """Report the responses known with the answer to the sink, except on dry run."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kyverno_mp.admission.denial import AdmissionVerdict, denial, warnings
-from kyverno_mp.errors import Preempted
+from kyverno_mp.errors import DeadlinePassed, Preempted
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.changes import change_of
 from kyverno_mp.program.request import Request
@@ -180,25 +180,31 @@ def _pass_on_ahead(
     """Record what travels to reports before the answer, as nobody could derive it.
 
     Audited results too: these rules run again with the audit. Returns whether it is
-    done; slow policies follow after the answer, which does not wait for their calls.
+    done; slow policies follow after the answer, which does not wait for their calls,
+    and so does all of it when it takes long.
     """
     results = review.dependencies.results
     if results is None or not results.takes(review.request):
         return True
+    deadline_ns = min(review.deadline_ns, review.ahead_deadline_ns())
     found = enforced
-    if plan.audits:
-        try:
-            found = [*enforced, *plan.audit_ahead(review.deadline_ns, pace)]
-        except Preempted:
-            raise
-        except Exception as error:  # noqa: BLE001 - the exit for internal errors
-            review.note(error)
-            return False
-        if plan.left_out:
-            # The audit runs these rules again, with more time, and says why they fail.
-            plan.left_out.clear()
-            return False
-    return _pass_on(review, plan, found, review.deadline_ns, pace)
+    try:
+        if plan.audits:
+            found = [*enforced, *plan.audit_ahead(deadline_ns, pace)]
+            if plan.left_out:
+                # The audit runs these rules again, with more time, and says why they
+                # fail.
+                plan.left_out.clear()
+                return False
+        _record_travelling(review, plan, found, deadline_ns, pace)
+    except Preempted:
+        raise
+    except DeadlinePassed:
+        return False
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)
+        return False
+    return True
 
 
 def _pass_on(
@@ -209,24 +215,35 @@ def _pass_on(
     pace: Pace | None,
     *,
     slow: bool = False,
-) -> bool:
+) -> None:
     """Record results of an allowed request for reports; a failure changes no answer.
 
-    Returns whether they are recorded, or there are none. Raises: Preempted.
+    Raises: Preempted.
     """
-    results, request = review.dependencies.results, review.request
-    if results is None or not results.takes(request):
-        return True
     try:
-        travelling = plan.travelling(found, deadline_ns, pace, slow=slow)
-        if travelling:
-            results.validated(request, travelling)
+        _record_travelling(review, plan, found, deadline_ns, pace, slow=slow)
     except Preempted:
         raise
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)
-        return False
-    return True
+
+
+def _record_travelling(
+    review: Review,
+    plan: Plan,
+    found: Sequence[PolicyResponse],
+    deadline_ns: int,
+    pace: Pace | None,
+    *,
+    slow: bool = False,
+) -> None:
+    """Record results for reports. Raises: Preempted, DeadlinePassed, and others."""
+    results, request = review.dependencies.results, review.request
+    if results is None or not results.takes(request):
+        return
+    travelling = plan.travelling(found, deadline_ns, pace, slow=slow)
+    if travelling:
+        results.validated(request, travelling)
 
 
 def _warned(

@@ -211,6 +211,20 @@ def test_audited_results_are_there_with_the_answer(benches: Any) -> None:
     assert bench.told() == []
 
 
+def test_what_takes_long_does_not_delay_the_answer(
+    benches: Any, monkeypatch: Any
+) -> None:
+    """A rule that may refuse nothing must not let the webhook time out."""
+    path = "kyverno_mp.webhook.review.review.RESULTS_AHEAD_NS_MAX"
+    monkeypatch.setattr(path, -1)
+    bench = benches(policy("p", rule("r", TEAM, "Audit"), ONCE))
+    assert bench.ask(**REVIEWED)["allowed"]
+    assert bench.told() == []
+    bench.audit()
+    assert bench.told() == [("p", "r", "fail", FAILURE)]
+    assert bench.records.errors == []
+
+
 def test_calls_do_not_delay_the_answer(benches: Any) -> None:
     """What a rule with an external call finds follows with the audit."""
     more = "context: [{name: v, apiCall: {urlPath: /version}}],"
