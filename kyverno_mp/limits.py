@@ -703,6 +703,6 @@ REPORTS_OBJECT_S_MAX = 30
 REPORTS_WATCHES_MAX = 256
 """Kinds that are scanned: each costs one connection and one thread."""
 
-REPORTS_AGAIN_MAX = 100_000
+REPORTS_RETRIES_MAX = 100_000
 """Objects that are looked at once more after a failure; about 300 bytes each. What does
 not fit is found by the next scan of its kind."""

@@ -27,7 +27,7 @@ from kyverno_mp.process.start import Start
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.reports.dependencies import ReportsDependencies
-from kyverno_mp.reports.judge import Judge
+from kyverno_mp.reports.evaluator import BatchEvaluator
 from kyverno_mp.reports.start import run as write_reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
@@ -82,7 +82,7 @@ def run_evaluator(start: Start) -> None:
     while not data.is_whole():
         time.sleep(_POLL_S)
     policies = _follow(snapshot)
-    judge = Judge(
+    evaluator = BatchEvaluator(
         policies.current,
         Engine(data.cluster_data, Clock(lambda: datetime.now(UTC), time.monotonic_ns)),
         data.cluster_data.namespaces,
@@ -90,7 +90,7 @@ def run_evaluator(start: Start) -> None:
         results=_words(settings.reports_results),
         is_excluded=_excluded(settings, data),
     )
-    evaluate(start.runtime_dir / _SOCKET, judge.answer, threading.Event())
+    evaluate(start.runtime_dir / _SOCKET, evaluator.answer, threading.Event())
 
 
 class _Published:

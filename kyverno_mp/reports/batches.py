@@ -1,7 +1,7 @@
 """The messages between the coordinator of the reports pool and its evaluators.
 
 Room: reports. Takes: objects of one kind; what was found. Gives: Batch, Answer.
-Next: reports/judging.py sends batches, reports/judge.py answers them.
+Next: reports/dispatch.py sends batches, reports/evaluator.py answers them.
 May touch: nothing outside its arguments.
 Source: docs/pools.md 1, 4.
 """
@@ -21,14 +21,14 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     objects: tuple[bytes, ...]
 
 
-class Judged(msgspec.Struct, frozen=True, array_like=True):
+class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     """What the rules found about one object.
 
-    ``rows``: JSON without times, as reports/prints.py writes it. ``problem``: why
+    ``rows``: JSON without times, as reports/fingerprints.py writes it. ``problem``: why
     nothing can be said at the moment; the object's report stays as it is.
     """
 
-    prints: bytes = b""
+    fingerprints: bytes = b""
     rows: tuple[bytes, ...] = ()
     problem: str = ""
 
@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     """What was found about the objects of a batch, in their order."""
 
     generation: int
-    objects: tuple[Judged, ...]
+    objects: tuple[Evaluated, ...]
 
 
 ENCODER: Final = msgspec.msgpack.Encoder()

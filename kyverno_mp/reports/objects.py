@@ -18,7 +18,7 @@ import msgspec
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import REPORT_BYTES_MAX
 from kyverno_mp.reports.entries import Row, Subject, sorted_rows, summary_of
-from kyverno_mp.reports.prints import plain_row, prints_of
+from kyverno_mp.reports.fingerprints import fingerprints_of, plain_row
 from kyverno_mp.values.jsonvalue import Json
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -101,7 +101,7 @@ class StoredReport(msgspec.Struct, frozen=True):
     api_version: str
     kind: str
     name: str
-    prints: bytes
+    fingerprints: bytes
     left_out: str = ""
 
 
@@ -116,7 +116,7 @@ def stored_report(raw: msgspec.Raw) -> StoredReport | None:
         sys.intern(scope.api_version),
         sys.intern(scope.kind),
         scope.name,
-        prints_of(report.rows),
+        fingerprints_of(report.rows),
         (report.metadata.annotations or {}).get(LEFT_OUT, ""),
     )
 

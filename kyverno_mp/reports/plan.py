@@ -1,7 +1,7 @@
 """Which rules are scanned, which kinds they match, and whose results may stand.
 
 Room: reports. Takes: the policies of one generation. Gives: Plan, is_scanned. Next:
-reports/scan.py follows the plan, reports/judge.py evaluates the same rules.
+reports/scan.py follows the plan, reports/evaluator.py evaluates the same rules.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.3, 6.4, 6.6; docs/behaviour/engine 8.5.
 
@@ -23,7 +23,7 @@ from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.entries import KYVERNO
-from kyverno_mp.reports.prints import key_of_names
+from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.values.wildcard import matches
@@ -59,7 +59,7 @@ class Plan(msgspec.Struct, frozen=True):
     generation: int = 0
     rules: tuple[ScannedRule, ...] = ()
     derived: frozenset[bytes] = frozenset()
-    """Keys, as in reports/prints.py, of the rules whose results a scan derives."""
+    """Keys, as in reports/fingerprints.py, of the rules that a scan derives."""
     live: frozenset[bytes] = frozenset()
     """Keys of all rules in force that are reported."""
 

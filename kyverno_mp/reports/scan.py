@@ -228,7 +228,7 @@ class Scan:
         failure: DependencyError | None = None
         for (namespace, uid), report in self._stored.items():
             is_scanned = (report.api_version, report.kind) in kinds
-            if is_outdated(report.prints, plan, is_scanned=is_scanned):
+            if is_outdated(report.fingerprints, plan, is_scanned=is_scanned):
                 subject = Subject(
                     api_version=report.api_version,
                     kind=report.kind,

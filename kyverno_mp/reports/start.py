@@ -10,7 +10,7 @@ The threads, and what each writes:
     informer-*   what is known of objects and of reports; feeds changed objects
     scan         lists what has to be evaluated again; removes outdated rows
     reports-*    asks evaluators, and writes reports
-    again        feeds objects whose report failed
+    retry        feeds objects whose report failed
     review-*     merges what reviews found
 """
 
@@ -25,11 +25,11 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Call
-from kyverno_mp.limits import REPORTS_AGAIN_MAX, REPORTS_WATCHES_MAX
+from kyverno_mp.limits import REPORTS_RETRIES_MAX, REPORTS_WATCHES_MAX
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.reports.dependencies import ReportsDependencies
+from kyverno_mp.reports.dispatch import NAME, Dispatch
 from kyverno_mp.reports.feed import Feed, Item
-from kyverno_mp.reports.judging import NAME, Judging
 from kyverno_mp.reports.merging import Merging
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan
@@ -110,12 +110,12 @@ class Reports:
             stores=settings.reports_store and settings.reports_aggregate,
         )
         self.scan = Scan(dependencies, self.feed, self.writer, self.stored)
-        self.again: WorkQueue[_Failed] = WorkQueue(
-            depth_max=REPORTS_AGAIN_MAX,
+        self.retries: WorkQueue[_Failed] = WorkQueue(
+            depth_max=REPORTS_RETRIES_MAX,
             backoff=_BACKOFF,
             clock_s=clock.monotonic_s,
         )
-        self.judging = Judging(
+        self.dispatch = Dispatch(
             self.feed,
             dependencies.evaluators,
             self.writer,
@@ -130,8 +130,8 @@ class Reports:
             self._plan,
             self._uid_of,
         )
-        works = [("scan", self._scan), ("again", self._feed_again)]
-        works += [(f"reports-{n}", self._judge) for n in range(_WRITERS)]
+        works = [("scan", self._scan), ("retry", self._feed_retries)]
+        works += [(f"reports-{n}", self._dispatch) for n in range(_WRITERS)]
         self._threads = [
             threading.Thread(target=work, name=name, daemon=True)
             for name, work in works
@@ -158,7 +158,7 @@ class Reports:
         if self._merges:
             self.merging.stop()
         self.feed.close()
-        self.again.shut_down(drain=False)
+        self.retries.shut_down(drain=False)
         self.scan.stop()
         for informer in self.stored.informers:
             informer.stop()
@@ -189,27 +189,27 @@ class Reports:
 
     def failed(self, item: Item) -> None:
         """Feed an object once more after a pause, which grows while it fails."""
-        dropped = self.again.dropped
-        self.again.retry(_failed(item))
-        if self.again.dropped != dropped:
+        dropped = self.retries.dropped
+        self.retries.retry(_failed(item))
+        if self.retries.dropped != dropped:
             self._dependencies.metrics.count(REPORTS_DROPPED, ())
 
     def succeeded(self, item: Item) -> None:
         """Forget how often an object failed."""
-        self.again.forget(_failed(item))
+        self.retries.forget(_failed(item))
 
     def feed_due(self, timeout_s: float | None = 0) -> bool:
         """Feed the next object that failed and is due; False when none is."""
-        key = self.again.get(timeout_s)
+        key = self.retries.get(timeout_s)
         if key is None:
             return False
         try:
             self._read(key)
         except DependencyError as error:
             _log.warning(error.message)
-            self.again.retry(key)
+            self.retries.retry(key)
         finally:
-            self.again.done(key)
+            self.retries.done(key)
         return True
 
     def _read(self, key: "_Failed") -> None:
@@ -224,7 +224,7 @@ class Reports:
             return
         one.watch.evaluate(raw)
 
-    def _feed_again(self) -> None:
+    def _feed_retries(self) -> None:
         while self.feed_due(timeout_s=None):
             pass
 
@@ -247,12 +247,12 @@ class Reports:
                 self._dependencies.metrics.count(DEFECTS, (NAME,))
             self._stopping.wait(_TICK_S)
 
-    def _judge(self) -> None:
+    def _dispatch(self) -> None:
         # Without the stored reports, each object would cost a call.
         while not self.stored.synced:
             if self._stopping.wait(_TICK_S / 10):
                 return
-        self.judging.work()
+        self.dispatch.work()
 
     def _guard(self) -> None:
         if self._stopping.is_set() or not self._dependencies.holds_lease():

@@ -1,7 +1,7 @@
 """Bring the report of one object to what was found, with as few writes as possible.
 
 Room: reports. Takes: a Subject, what an evaluator found, the Plan in force. Gives:
-Writer. Next: reports/judging.py, reports/scan.py call it. May touch: the API server
+Writer. Next: reports/dispatch.py, reports/scan.py call it. May touch: the API server
 through kube/apply.py, the clock.
 Source: docs/behaviour/controllers 6.6; docs/pools.md 4 (identical results: no write).
 
@@ -18,8 +18,16 @@ import msgspec
 
 from kyverno_mp.errors import KubeConflict
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.reports.batches import Judged
+from kyverno_mp.reports.batches import Evaluated
 from kyverno_mp.reports.entries import Row, Subject, Timestamp
+from kyverno_mp.reports.fingerprints import (
+    KEY_BYTES,
+    each_fingerprint,
+    fingerprints_of,
+    joined,
+    key_of,
+    plain_row,
+)
 from kyverno_mp.reports.objects import (
     LEFT_OUT,
     Report,
@@ -31,14 +39,6 @@ from kyverno_mp.reports.objects import (
     report_of,
 )
 from kyverno_mp.reports.plan import Plan
-from kyverno_mp.reports.prints import (
-    KEY_BYTES,
-    each_print,
-    joined,
-    key_of,
-    plain_row,
-    prints_of,
-)
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.values.jsonvalue import Json
 
@@ -77,14 +77,14 @@ class Writer:
         self._on_write = on_write
         self.stores = stores
 
-    def apply(self, subject: Subject, judged: Judged, plan: Plan) -> str:
+    def apply(self, subject: Subject, evaluated: Evaluated, plan: Plan) -> str:
         """Write what a scan found; return the outcome.
 
         Raises: DependencyError, LeaseLost.
         """
-        if self._is_written(subject, judged, plan):
+        if self._is_written(subject, evaluated, plan):
             return SAME
-        found = [_ROW.decode(raw) for raw in judged.rows]
+        found = [_ROW.decode(raw) for raw in evaluated.rows]
         return self._bring(subject, lambda rows: _scanned(rows, found, plan))
 
     def prune(self, subject: Subject, plan: Plan, *, is_scanned: bool) -> str:
@@ -109,7 +109,7 @@ class Writer:
         given = [msgspec.structs.replace(row, resources=()) for row in rows]
         return self._bring(subject, lambda known: _merged(known, given, plan))
 
-    def _is_written(self, subject: Subject, judged: Judged, plan: Plan) -> bool:
+    def _is_written(self, subject: Subject, evaluated: Evaluated, plan: Plan) -> bool:
         """Return whether the report has what was found, as far as the informer says."""
         key = report_key(subject)
         if not self.stores:
@@ -118,10 +118,13 @@ class Writer:
             return False
         stored = self._stored.get(key)
         if stored is None:
-            return not judged.rows
+            return not evaluated.rows
         if stored.left_out:
             return False
-        return _wanted_prints(stored.prints, judged.prints, plan) == stored.prints
+        return (
+            _wanted_fingerprints(stored.fingerprints, evaluated.fingerprints, plan)
+            == stored.fingerprints
+        )
 
     def _bring(
         self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
@@ -224,7 +227,7 @@ def _is_same(report: Report, rows: Sequence[Row], left_out: int) -> bool:
     annotated = (report.metadata.annotations or {}).get(LEFT_OUT, "")
     if annotated != (str(left_out) if left_out else ""):
         return False
-    return prints_of(rows) == prints_of(report.rows)
+    return fingerprints_of(rows) == fingerprints_of(report.rows)
 
 
 def _stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
@@ -232,21 +235,21 @@ def _stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
     return key in plan.live and (is_scanned or key not in plan.derived)
 
 
-def is_outdated(prints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
+def is_outdated(fingerprints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
     """Return whether ``prune`` would change a report."""
     return not all(
         _stays(one[:KEY_BYTES], plan, is_scanned=is_scanned)
-        for one in each_print(prints)
+        for one in each_fingerprint(fingerprints)
     )
 
 
-def _wanted_prints(stored: bytes, found: bytes, plan: Plan) -> bytes:
+def _wanted_fingerprints(stored: bytes, found: bytes, plan: Plan) -> bytes:
     """Return the fingerprints that ``_scanned`` leads to."""
-    new = list(each_print(found))
+    new = list(each_fingerprint(found))
     keys = {one[:KEY_BYTES] for one in new}
     kept = [
         one
-        for one in each_print(stored)
+        for one in each_fingerprint(stored)
         if one[:KEY_BYTES] not in keys
         and _stays(one[:KEY_BYTES], plan, is_scanned=False)
     ]

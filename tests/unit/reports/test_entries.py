@@ -15,7 +15,7 @@ from kyverno_mp.reports.entries import (
     sorted_rows,
     summary_of,
 )
-from kyverno_mp.reports.prints import prints_of
+from kyverno_mp.reports.fingerprints import fingerprints_of
 
 Json = Any
 NOW_S = 1_700_000_000
@@ -126,14 +126,14 @@ def test_order_and_summary() -> None:
 
 def test_fingerprints_ignore_times_and_order_only() -> None:
     """What the API server gives back has the fingerprints of what was written."""
-    first = prints_of(rows("a/x/pass", "b/y/fail"))
-    assert prints_of(rows("b/y/fail", "a/x/pass", seconds=2)) == first
+    first = fingerprints_of(rows("a/x/pass", "b/y/fail"))
+    assert fingerprints_of(rows("b/y/fail", "a/x/pass", seconds=2)) == first
     again = msgspec.json.decode(
         msgspec.json.encode(rows("a/x/pass", "b/y/fail")), type=list[Row]
     )
-    assert prints_of(again) == first
-    assert prints_of(rows("a/x/pass", "b/y/pass")) != first
-    assert prints_of([]) != first
+    assert fingerprints_of(again) == first
+    assert fingerprints_of(rows("a/x/pass", "b/y/pass")) != first
+    assert fingerprints_of([]) != first
 
 
 def test_fingerprints_do_not_depend_on_the_order_of_properties() -> None:
@@ -142,7 +142,7 @@ def test_fingerprints_do_not_depend_on_the_order_of_properties() -> None:
         Row(policy="p", properties=dict(pairs))
         for pairs in ([("a", "1"), ("b", "2")], [("b", "2"), ("a", "1")])
     )
-    assert prints_of([one]) == prints_of([other])
+    assert fingerprints_of([one]) == fingerprints_of([other])
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ import pytest
 
 from kyverno_mp.errors import StateError
 from kyverno_mp.kube.resource import core
+from kyverno_mp.reports import evaluator, objects, scan, start
 from kyverno_mp.reports import feed as feed_module
-from kyverno_mp.reports import judge, objects, scan, start
+from kyverno_mp.reports.dispatch import Dispatch
 from kyverno_mp.reports.feed import Feed, Item
-from kyverno_mp.reports.judging import Judging
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     REPORTS,
@@ -111,7 +111,7 @@ def test_a_batch_that_kills_evaluators_costs_its_own_object_only(api: FakeApi) -
         one.evaluators.faults = [StateError("pool.batch", "died")] * 2
         one.settle()
         assert [report_of(api, raw) is None for raw in raws] == [True, False, False]
-        assert one.reports.judging.abandoned == 1
+        assert one.reports.dispatch.abandoned == 1
         failed = ("kyverno_mp_reports_evaluated_total", ("failed",))
         assert one.recorded.counts[failed] == 1
 
@@ -124,7 +124,7 @@ def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
     world.serve(policy("p"), policy("q"))
     raw = pod(api)
     with term(api, world) as one:
-        engine = one.evaluators.judge._engine
+        engine = one.evaluators.evaluator._engine
         explain = type(engine).explain
 
         def broken(self: Any, linked: Any, context: Any) -> Any:
@@ -147,11 +147,11 @@ def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -
     old = world.segment
     world.serve(policy("p", labelled("s")))
     with term(api, world) as one:
-        judged = one.evaluators.judge
-        judged._policies = lambda: old
+        evaluator = one.evaluators.evaluator
+        evaluator._policies = lambda: old
         one.settle()
         assert report_of(api, raw) is None
-        judged._policies = world.policies
+        evaluator._policies = world.policies
         one.pass_s(2)
         assert results(report_of(api, raw)) == [("p", "s", "fail")]
 
@@ -169,7 +169,7 @@ def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
         assert pods.wait_synced(5)
         while secrets.failures < 3:
             secrets.retry_now()
-        one.reports.judging.work_due()
+        one.reports.dispatch.work_due()
         assert results(report_of(api, raw)) == FAILS
         [problem] = one.reports.problems()
         assert problem.startswith("watch of secrets: ")
@@ -214,7 +214,7 @@ def test_a_report_that_would_be_too_large_is_cut_and_says_so(
 
 def test_a_long_message_is_cut(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """REPORT_MESSAGE_CHARACTERS_MAX."""
-    monkeypatch.setattr(judge, "REPORT_MESSAGE_CHARACTERS_MAX", 10)
+    monkeypatch.setattr(evaluator, "REPORT_MESSAGE_CHARACTERS_MAX", 10)
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -228,8 +228,8 @@ def test_a_long_message_is_cut(api: FakeApi, monkeypatch: pytest.MonkeyPatch) ->
 def test_objects_that_fail_beyond_the_limit_are_counted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """REPORTS_AGAIN_MAX; the next scan finds them."""
-    monkeypatch.setattr(start, "REPORTS_AGAIN_MAX", 2)
+    """REPORTS_RETRIES_MAX; the next scan finds them."""
+    monkeypatch.setattr(start, "REPORTS_RETRIES_MAX", 2)
     world = new_cluster(api)
     world.serve(policy())
     raws = [pod(api, f"x{at}") for at in range(4)]
@@ -245,7 +245,7 @@ def test_an_object_that_takes_too_long_is_an_error(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_OBJECT_S_MAX: its rules are errors, not absent."""
-    monkeypatch.setattr(judge, "REPORTS_OBJECT_S_MAX", -1)
+    monkeypatch.setattr(evaluator, "REPORTS_OBJECT_S_MAX", -1)
     world = new_cluster(api)
     deny = {
         "conditions": {
@@ -332,7 +332,7 @@ def test_an_unexpected_answer_does_not_end_the_thread(api: FakeApi) -> None:
     raw = pod(api)
     with term(api, world) as one:
         one.evaluators.faults = [msgspec.DecodeError("broken")]
-        assert isinstance(one.reports.judging, Judging)
+        assert isinstance(one.reports.dispatch, Dispatch)
         one.settle()
         assert report_of(api, raw) is None
         one.pass_s(2)

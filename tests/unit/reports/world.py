@@ -19,7 +19,7 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.reports.dependencies import ReportsDependencies
-from kyverno_mp.reports.judge import Judge
+from kyverno_mp.reports.evaluator import BatchEvaluator
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
@@ -94,8 +94,8 @@ class Namespaces:
 class InProcess:
     """One evaluator, in the thread that asks; ``faults`` fail the next batches."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
+    def __init__(self, evaluator: BatchEvaluator) -> None:
+        self.evaluator = evaluator
         self.batches = 0
         self.objects = 0
         self.faults: list[Exception] = []
@@ -106,7 +106,7 @@ class InProcess:
         if self.faults:
             future.set_exception(self.faults.pop(0))
             return future
-        answer = self.judge.answer(content)
+        answer = self.evaluator.answer(content)
         self.objects += len(msgspec.msgpack.decode(answer)[1])
         future.set_result(answer)
         return future
@@ -138,14 +138,14 @@ class Term:
         known = Settings(namespace="kyverno", **settings)
         namespaces = Namespaces(world)
         clock = EngineClock(self.time.now, time.monotonic_ns)
-        judge = Judge(
+        evaluator = BatchEvaluator(
             world.policies,
             Engine(ClusterData(namespaces=namespaces), clock),
             namespaces,
             types=frozenset(known.reports_of.split(",")),
             results=frozenset(known.reports_results.split(",")),
         )
-        self.evaluators = InProcess(judge)
+        self.evaluators = InProcess(evaluator)
         self.reports = Reports(
             ReportsDependencies(
                 client=api.client(),
@@ -190,7 +190,7 @@ class Term:
         while True:
             self.reports.scan.tick()
             self.catch_up()
-            done = self.reports.judging.work_due()
+            done = self.reports.dispatch.work_due()
             while self.reports.feed_due():
                 done += 1
             # The informers may have brought something while the work was done.

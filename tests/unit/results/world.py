@@ -61,7 +61,7 @@ class World:
         self.journals = [
             Journal.claim(folder, 10_000, RESULTS.ring_bytes) for _ in range(2)
         ]
-        self.client = api.client().within(1.0)
+        self.client = api.client().within(3.0)
         self.start_leader()
         self.start_holder()
 

@@ -1,7 +1,7 @@
 """Evaluate the rules that are scanned on the objects of a batch.
 
 Room: reports. Takes: batches, the policies and data that the leader of the pod
-publishes. Gives: Judge, whose ``answer`` an evaluator process calls. Next:
+publishes. Gives: BatchEvaluator, whose ``answer`` an evaluator process calls. Next:
 process/reports.py. May touch: the cluster data through program/ports.py; the log.
 Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5.
 
@@ -34,21 +34,21 @@ from kyverno_mp.program.engine import Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.ports import Namespaces
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
-from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Judged
+from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.entries import Row, row_of
+from kyverno_mp.reports.fingerprints import fingerprint_of, joined, plain_row
 from kyverno_mp.reports.plan import is_scanned, names
-from kyverno_mp.reports.prints import joined, plain_row, print_of
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
-_BEHIND_S: Final = 2.0
+_LAGGING_S: Final = 2.0
 """How long an evaluator waits for the policies that the coordinator knows already."""
 _POLL_S: Final = 0.02
 _STATUSES: Final = {"warn": "warning"}
 
 
-class Judge:
+class BatchEvaluator:
     """Answers batches; one thread uses it."""
 
     def __init__(
@@ -73,26 +73,26 @@ class Judge:
 
     def answer(self, content: bytes) -> bytes:
         """Answer one message."""
-        return ENCODER.encode(self.judge(BATCH.decode(content)))
+        return ENCODER.encode(self.evaluate(BATCH.decode(content)))
 
-    def judge(self, batch: Batch) -> Answer:
+    def evaluate(self, batch: Batch) -> Answer:
         """Evaluate the objects of a batch."""
         segment = self._newest(batch.generation)
         if segment is None:
-            judged = Judged(problem="no policies are published yet")
-            return Answer(0, (judged,) * len(batch.objects))
+            evaluated = Evaluated(problem="no policies are published yet")
+            return Answer(0, (evaluated,) * len(batch.objects))
         if segment is not self._segment:
             self._segment, self._linked = segment, {}
         resource = Resource(
             group=batch.group, version=batch.version, plural="", kind=batch.kind
         )
         policies = self._policies_of(segment, resource)
-        found = tuple(self._judge(resource, policies, raw) for raw in batch.objects)
+        found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
         return Answer(segment.generation, found)
 
     def _newest(self, generation: int) -> PolicySegment | None:
         """Return the newest policies; wait a little for those of the coordinator."""
-        end_s = time.monotonic() + _BEHIND_S
+        end_s = time.monotonic() + _LAGGING_S
         while True:
             segment = self._policies()
             is_behind = segment is None or segment.generation < generation
@@ -133,16 +133,16 @@ class Judge:
                 linked.append(link_policy(CompiledPolicy(policy, scanned)))
         return linked
 
-    def _judge(
+    def _evaluate(
         self, resource: Resource, policies: list[LinkedPolicy], raw: bytes
-    ) -> Judged:
+    ) -> Evaluated:
         try:
             request = self._request(resource, msgspec.json.decode(raw))
             if self._is_excluded(request):
-                return Judged()
+                return Evaluated()
             return self._found(policies, request)
         except (DependencyError, SnapshotUnusable) as error:
-            return Judged(problem=error.message)
+            return Evaluated(problem=error.message)
 
     def _request(self, resource: Resource, raw: Json) -> Request:
         # K8S: items of a list carry neither kind nor apiVersion.
@@ -173,18 +173,18 @@ class Judge:
         found = self._namespaces.labels(namespace)
         return dict(found or {}), found is not None
 
-    def _found(self, policies: list[LinkedPolicy], request: Request) -> Judged:
+    def _found(self, policies: list[LinkedPolicy], request: Request) -> Evaluated:
         deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
         context = self._engine.open(request, deadline_ns)
         rows: list[bytes] = []
-        prints: list[bytes] = []
+        fingerprints: list[bytes] = []
         for policy in policies:
             for rule in self._results(policy, context):
                 if rule.status in self._statuses:
                     row = _bounded(row_of(policy.ir, rule))
                     rows.append(plain_row(row))
-                    prints.append(print_of(row, rows[-1]))
-        return Judged(joined(prints), tuple(rows))
+                    fingerprints.append(fingerprint_of(row, rows[-1]))
+        return Evaluated(joined(fingerprints), tuple(rows))
 
     def _results(
         self, policy: LinkedPolicy, context: RequestContext

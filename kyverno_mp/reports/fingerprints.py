@@ -1,8 +1,8 @@
 """Fingerprints of rows: what the pool remembers of a report, instead of its rows.
 
-Room: reports. Takes: Rows. Gives: key_of, prints_of, plain_row. Next: reports/judge.py
-makes those of new rows, reports/objects.py those of stored ones, reports/writer.py
-compares them. May touch: nothing outside its arguments.
+Room: reports. Takes: Rows. Gives: key_of, fingerprints_of, plain_row. Next:
+reports/evaluator.py makes those of new rows, reports/objects.py those of stored ones,
+reports/writer.py compares them. May touch: nothing outside its arguments.
 Source: docs/pools.md 4 (digests; identical results cause no write).
 
 A fingerprint has 16 bytes: 8 of the row's merge key (which rule it is), 8 of its
@@ -20,7 +20,7 @@ import msgspec
 from kyverno_mp.reports.entries import Row
 
 KEY_BYTES: Final = 8
-PRINT_BYTES: Final = 16
+FINGERPRINT_BYTES: Final = 16
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -42,25 +42,25 @@ def key_of_names(names: tuple[str, ...]) -> bytes:
     return _digest("\0".join(names).encode("utf-8", "surrogatepass"))
 
 
-def print_of(row: Row, plain: bytes) -> bytes:
+def fingerprint_of(row: Row, plain: bytes) -> bytes:
     """Return the fingerprint of a row. ``plain``: as ``plain_row`` gave it."""
     return key_of(row) + _digest(plain)
 
 
-def prints_of(rows: Iterable[Row]) -> bytes:
+def fingerprints_of(rows: Iterable[Row]) -> bytes:
     """Return the fingerprints of a report."""
-    return joined(print_of(row, plain_row(row)) for row in rows)
+    return joined(fingerprint_of(row, plain_row(row)) for row in rows)
 
 
-def joined(prints: Iterable[bytes]) -> bytes:
+def joined(fingerprints: Iterable[bytes]) -> bytes:
     """Join fingerprints in their one order."""
-    return b"".join(sorted(prints))
+    return b"".join(sorted(fingerprints))
 
 
-def each_print(prints: bytes) -> Iterator[bytes]:
+def each_fingerprint(fingerprints: bytes) -> Iterator[bytes]:
     """Yield the single fingerprints."""
-    for at in range(0, len(prints), PRINT_BYTES):
-        yield prints[at : at + PRINT_BYTES]
+    for at in range(0, len(fingerprints), FINGERPRINT_BYTES):
+        yield fingerprints[at : at + FINGERPRINT_BYTES]
 
 
 def _digest(data: bytes) -> bytes:

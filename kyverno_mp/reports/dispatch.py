@@ -1,6 +1,6 @@
-"""Let evaluators judge what the feed has, and write what they found.
+"""Hand what the feed has to evaluators, and write what they found.
 
-Room: reports. Takes: a Feed, Evaluators, a Writer, the Plan in force. Gives: Judging,
+Room: reports. Takes: a Feed, Evaluators, a Writer, the Plan in force. Gives: Dispatch,
 whose ``work`` is the body of a thread. Next: reports/start.py runs some of them.
 May touch: the API server through reports/writer.py.
 Source: docs/pools.md 1, 4.
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import msgspec
 
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
-from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Judged
+from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.dependencies import Evaluators, Metrics
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.plan import Plan
@@ -28,7 +28,9 @@ NAME: Final = "reports-controller"
 EVALUATED: Final = "evaluated"
 OUTDATED: Final = "outdated"
 FAILED: Final = "failed"
-_BEHIND: Final = Judged(problem="the evaluator does not have the newest policies yet")
+_LAGGING: Final = Evaluated(
+    problem="the evaluator does not have the newest policies yet"
+)
 
 
 class Outcomes(Protocol):
@@ -41,7 +43,7 @@ class Outcomes(Protocol):
         """Take note that an object's report is as it should be."""
 
 
-class Judging:
+class Dispatch:
     """Takes batches one after the other; several threads may work."""
 
     def __init__(
@@ -77,7 +79,7 @@ class Judging:
 
     def _deal_with(self, items: list[Item]) -> None:
         try:
-            self._judge(items)
+            self._dispatch(items)
         except CancelledError:
             return
         except Exception:  # noqa: BLE001 - a dead thread would stop the pool
@@ -88,7 +90,7 @@ class Judging:
         finally:
             self._feed.done(len(items))
 
-    def _judge(self, items: list[Item]) -> None:
+    def _dispatch(self, items: list[Item]) -> None:
         current = [item for item in items if item.is_current]
         if not current:
             return
@@ -98,8 +100,8 @@ class Judging:
             self._give_up(current, error)
             return
         is_behind = answer.generation < self._plan().generation
-        for item, judged in zip(current, answer.objects, strict=True):
-            self._take(item, _BEHIND if is_behind else judged)
+        for item, evaluated in zip(current, answer.objects, strict=True):
+            self._take(item, _LAGGING if is_behind else evaluated)
 
     def _ask(self, items: list[Item]) -> Answer:
         """Raises: StateError when evaluators die of the batch."""
@@ -117,22 +119,22 @@ class Judging:
         """Find out which object of a batch evaluators die of."""
         if len(items) > 1:
             for item in items:
-                self._judge([item])
+                self._dispatch([item])
             return
         self.abandoned += 1
         self._metrics.count(REPORTS_EVALUATED, (FAILED,))
         _log.error("%s of %s: %s", items[0].key, items[0].source.resource.name, error)
 
-    def _take(self, item: Item, judged: Judged) -> None:
+    def _take(self, item: Item, evaluated: Evaluated) -> None:
         """Write what was found about one object."""
         if not item.is_current:
             # A newer one is on its way, or it is gone.
             self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
             return
-        problem = judged.problem
+        problem = evaluated.problem
         if not problem:
             try:
-                self._writer.apply(item.subject, judged, self._plan())
+                self._writer.apply(item.subject, evaluated, self._plan())
             except LeaseLost:
                 return
             except (DependencyError, msgspec.DecodeError) as error:
