@@ -42,7 +42,6 @@ LOST = {
     " of kyverno-mp",
     "admissionController.container.image.tag": "the image of Kyverno; set that of"
     " kyverno-mp",
-    "reportsController.replicas": "the controller is not in this version",
     "features.admissionReports": "not in this chart",
     "webhooksCleanup": "not needed",
 }
@@ -71,6 +70,7 @@ def test_each_value_is_kept_or_named(tmp_path: Path) -> None:
             "container": {"resources": {"limits": {"memory": "1Gi"}}},
         },
         "backgroundController": {"replicas": 2},
+        "reportsController": {"replicas": 2},
         "features": {"policyExceptions": {"enabled": True, "namespace": "*"}},
     }
 
