@@ -57,6 +57,16 @@ def test_no_room_of_leftovers() -> None:
     assert not names & BANNED
 
 
+@pytest.mark.parametrize("folder", ["kyverno_mp", "tests", "docs", "deploy", "perf"])
+def test_no_conflict_of_a_merge_is_left(folder: str) -> None:
+    """In a docstring or a page, nothing else would notice."""
+    marker = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    texts = (".py", ".md", ".yaml", ".json", ".lua")
+    files = [one for one in (ROOT.parent / folder).rglob("*") if one.suffix in texts]
+    assert files
+    assert [one for one in files if marker.search(one.read_text())] == []
+
+
 def test_decoders_of_records_are_built_at_import() -> None:
     """Two threads that decode a type for the first time end the process (msgspec 0.22).
 
