@@ -6,6 +6,8 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
 
 from os import PathLike
 
+from kyverno_mp.errors import ExpressionFailed
+
 
 class CommandFailed(Exception):
     """A command ends with ``Error: <message>`` on stderr (silent when empty)."""
@@ -18,6 +20,10 @@ class CommandFailed(Exception):
 
 class NotEvaluated(CommandFailed):
     """A command needs a feature that this version does not evaluate."""
+
+
+class NamespaceGone(ExpressionFailed):
+    """The namespace of an object that was listed before is not there any more."""
 
 
 def read_error(error: OSError, path: str | PathLike[str]) -> str:

@@ -36,7 +36,7 @@ from kyverno_mp.cli.apply.output import (
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.apply.wire import Wire
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, NamespaceGone
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
@@ -289,6 +289,14 @@ def _evaluate(
     ) -> list[Response] | None:
         try:
             responses = evaluator.apply(given.object(position))
+        except NamespaceGone as error:
+            if not is_elsewhere:
+                raise CommandFailed(error.message) from error
+            # A namespace takes its objects with it: there is nothing left to judge.
+            hide()
+            path = resource_path(identity)
+            click.echo(f"left out, its namespace is gone: {path}", err=True)
+            return []
         except Error as error:
             if not options.continue_on_fail:
                 raise

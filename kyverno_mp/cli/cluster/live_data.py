@@ -14,14 +14,14 @@ from typing import Final
 from kyverno_mp.cli.cluster.access import USER_AGENT, Cluster
 from kyverno_mp.cli.cluster.given_cel import RegistryMetadata
 from kyverno_mp.cli.cluster.resources import objects_of
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.errors import CommandFailed, NamespaceGone
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.egress.services import ServiceRules, Services
-from kyverno_mp.errors import DependencyError, ExpressionFailed
+from kyverno_mp.errors import DependencyError, ExpressionFailed, KubeNotFound
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client
@@ -92,16 +92,18 @@ class ClusterPorts:
     def labels(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of a namespace, with one call per namespace.
 
-        Raises: CommandFailed, because upstream ends the run.
+        Raises: NamespaceGone; CommandFailed for every other failure, because upstream
+        ends the run.
         """
         known = self._labels.get(namespace)
         if known is None:
             try:
                 raw = self._cluster.client.get(_NAMESPACES.object(("", namespace)))
             except DependencyError as error:
-                raise CommandFailed(
-                    f"failed to get the resource's namespace ({error.message})"
-                ) from error
+                text = f"failed to get the resource's namespace ({error.message})"
+                if isinstance(error, KubeNotFound):
+                    raise NamespaceGone("cluster.namespace_gone", text) from error
+                raise CommandFailed(text) from error
             known = raw["metadata"].get("labels") or {}
             self._labels[namespace] = known
         return known

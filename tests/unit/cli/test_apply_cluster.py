@@ -146,11 +146,31 @@ def test_labels_of_namespaces_are_those_of_the_cluster(
 
 
 def test_a_namespace_that_cannot_be_read_ends_the_run(api: FakeApi, apply: Any) -> None:
-    put_pods(api, 1, "gone")
+    put_pods(api, 1)
+    api.faults.append(("GET /api/v1/namespaces/apps$", 403))
     policy = POLICY.replace("{resources: {kinds: [KINDS]}}", SELECTOR)
     done = apply("", policy=policy)
     assert done.code == 1
     assert "Error: failed to get the resource's namespace (" in done.err
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("match", ["{resources: {kinds: [Pod]}}", SELECTOR])
+def test_objects_whose_namespace_is_gone_are_left_out(
+    api: FakeApi, apply: Any, jobs: int, match: str
+) -> None:
+    """A namespace may be deleted after its objects were listed."""
+    put_pods(api, 2)
+    put_pods(api, 1, "gone")
+    policy = POLICY.replace("{resources: {kinds: [KINDS]}}", match)
+    policy = policy.replace("team: a", "kubernetes.io/metadata.name: apps")
+    api.put(
+        "/api/v1/namespaces/apps",
+        metadata={"labels": {"kubernetes.io/metadata.name": "apps"}},
+    )
+    done = apply("", "--jobs", jobs, policy=policy)
+    assert done.out.endswith(summary(failed=2)), done.out + done.err
+    assert done.err.count("left out, its namespace is gone: gone/Pod/p0\n") == 1
 
 
 CONTEXT = """
