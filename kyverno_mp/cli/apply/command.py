@@ -6,12 +6,10 @@ May touch: files named by the user, standard input and output, the clock.
 Source: docs/behaviour/cli 2, 3, 9-13.
 """
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -19,7 +17,7 @@ from kyverno_mp.cli.apply.admission_policies import AdmissionInput
 from kyverno_mp.cli.apply.cel_policies import CelInput, Payload
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
-from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
+from kyverno_mp.cli.apply.evaluate import Evaluator
 from kyverno_mp.cli.apply.given import Given, Loaded, all_objects
 from kyverno_mp.cli.apply.options import (
     LISTS,
@@ -33,11 +31,10 @@ from kyverno_mp.cli.apply.output import (
     print_objects,
     print_responses,
 )
+from kyverno_mp.cli.apply.rounds import evaluate_all
 from kyverno_mp.cli.apply.scene import Scene
-from kyverno_mp.cli.apply.wire import Wire
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.errors import CommandFailed, NamespaceGone
-from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
     compile_admission,
@@ -57,17 +54,12 @@ from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_info
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
-from kyverno_mp.errors import Error, PolicyInvalid
-from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.values.jsonvalue import Json
 
-_EVALUATIONS_PER_JOB: Final = 100_000
-"""Rules x objects that one core does in about 0.5 s; with fewer a fork costs more than
-it saves."""
 _CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
 _DIVIDER = "-" * 70
 
@@ -118,7 +110,7 @@ def _run_in(
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     located = []
     known = [one.policy for one in compiled.policies] + [one.policy for one in cel]
-    rounds = _evaluate(evaluator, compiled, known, scene.given, options)
+    rounds = evaluate_all(evaluator, compiled, known, scene.given, options)
     for position, responses in enumerate(rounds):
         counts.errors += responses is None
         location = scene.given.location(position)
@@ -268,73 +260,6 @@ def _banner(
     click.echo(
         f"\nApplying {rules} policy rule(s) to {len(given)} resource(s){tail}..."
     )
-
-
-def _evaluate(
-    evaluator: Evaluator,
-    compiled: Compiled,
-    known: Sequence[PolicyIR],
-    given: Given,
-    options: Options,
-) -> Iterator[list[Response] | None]:
-    """Yield the responses of each object, None if it could not be evaluated."""
-    rules = sum(len(policy.rules) for policy in compiled.policies)
-    jobs = _jobs(options, len(given) * rules)
-    # PERF: results of a whole cluster are kept, its objects are not.
-    is_elsewhere = not isinstance(given, Loaded)
-    wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
-
-    def evaluate(
-        position: int, identity: dict[str, Json], hide: Callable[[], None] = _nothing
-    ) -> list[Response] | None:
-        try:
-            responses = evaluator.apply(given.object(position))
-        except NamespaceGone as error:
-            if not is_elsewhere:
-                raise CommandFailed(error.message) from error
-            # A namespace takes its objects with it: there is nothing left to judge.
-            hide()
-            path = resource_path(identity)
-            click.echo(f"left out, its namespace is gone: {path}", err=True)
-            return []
-        except Error as error:
-            if not options.continue_on_fail:
-                raise
-            path = resource_path(identity)
-            hide()
-            click.echo(f"not evaluated: {path}: {error.message}", err=True)
-            return None
-        for response in responses:
-            if response.patched is None and is_elsewhere:
-                response.resource = identity
-        return responses
-
-    with progress("Evaluating", len(given), "objects") as advance:
-        if jobs == 1:
-            for position in range(len(given)):
-                yield evaluate(position, given.identity(position), advance.hide)
-                advance(1)
-            return
-
-        def step(position: int) -> bytes:
-            identity = given.identity(position)
-            return wire.encode(evaluate(position, identity), identity)
-
-        from kyverno_mp.cli.jobs import run_steps  # only for runs with processes
-
-        sent = run_steps(len(given), step, jobs, advance)
-        for position, data in enumerate(sent):
-            yield wire.decode(data, given.identity(position))
-
-
-def _nothing() -> None:
-    """Hide no line: a worker process has none."""
-
-
-def _jobs(options: Options, evaluations: int) -> int:
-    cores = len(os.sched_getaffinity(0))
-    worth = evaluations // _EVALUATIONS_PER_JOB
-    return options.jobs or max(1, min(cores, worth))
 
 
 def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:

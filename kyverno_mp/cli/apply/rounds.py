@@ -1,0 +1,94 @@
+"""Apply the policies of a run to its objects, one after another or in processes.
+
+Room: cli. Takes: a linked Evaluator, the given objects, the flags. Gives: the responses
+of each object. Next: command. May touch: worker processes of its own, standard error.
+Source: docs/behaviour/cli 2, 6.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
+from kyverno_mp.cli.apply.given import Given, Loaded
+from kyverno_mp.cli.apply.options import Options
+from kyverno_mp.cli.apply.wire import Wire
+from kyverno_mp.cli.errors import CommandFailed, NamespaceGone
+from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.sources.compiled import Compiled
+from kyverno_mp.errors import Error
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.values.jsonvalue import Json
+
+_EVALUATIONS_PER_JOB: Final = 100_000
+"""Rules x objects that one core does in about 0.5 s; with fewer a fork costs more than
+it saves."""
+
+
+def evaluate_all(
+    evaluator: Evaluator,
+    compiled: Compiled,
+    known: Sequence[PolicyIR],
+    given: Given,
+    options: Options,
+) -> Iterator[list[Response] | None]:
+    """Yield the responses of each object, None if it could not be evaluated."""
+    rules = sum(len(policy.rules) for policy in compiled.policies)
+    jobs = _jobs(options, len(given) * rules)
+    # PERF: results of a whole cluster are kept, its objects are not.
+    is_elsewhere = not isinstance(given, Loaded)
+    wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
+
+    def evaluate(
+        position: int, identity: dict[str, Json], hide: Callable[[], None] = _nothing
+    ) -> list[Response] | None:
+        try:
+            responses = evaluator.apply(given.object(position))
+        except NamespaceGone as error:
+            if not is_elsewhere:
+                raise CommandFailed(error.message) from error
+            # A namespace takes its objects with it: there is nothing left to judge.
+            hide()
+            path = resource_path(identity)
+            click.echo(f"left out, its namespace is gone: {path}", err=True)
+            return []
+        except Error as error:
+            if not options.continue_on_fail:
+                raise
+            path = resource_path(identity)
+            hide()
+            click.echo(f"not evaluated: {path}: {error.message}", err=True)
+            return None
+        for response in responses:
+            if response.patched is None and is_elsewhere:
+                response.resource = identity
+        return responses
+
+    with progress("Evaluating", len(given), "objects") as advance:
+        if jobs == 1:
+            for position in range(len(given)):
+                yield evaluate(position, given.identity(position), advance.hide)
+                advance(1)
+            return
+
+        def step(position: int) -> bytes:
+            identity = given.identity(position)
+            return wire.encode(evaluate(position, identity), identity)
+
+        from kyverno_mp.cli.jobs import run_steps  # only for runs with processes
+
+        sent = run_steps(len(given), step, jobs, advance)
+        for position, data in enumerate(sent):
+            yield wire.decode(data, given.identity(position))
+
+
+def _nothing() -> None:
+    """Hide no line: a worker process has none."""
+
+
+def _jobs(options: Options, evaluations: int) -> int:
+    cores = len(os.sched_getaffinity(0))
+    worth = evaluations // _EVALUATIONS_PER_JOB
+    return options.jobs or max(1, min(cores, worth))
