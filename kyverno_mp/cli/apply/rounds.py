@@ -14,7 +14,6 @@ import click
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options
-from kyverno_mp.cli.apply.wire import Wire
 from kyverno_mp.cli.errors import CommandFailed, NamespaceGone
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.compiled import Compiled
@@ -39,7 +38,6 @@ def evaluate_all(
     jobs = _jobs(options, len(given) * rules)
     # PERF: results of a whole cluster are kept, its objects are not.
     is_elsewhere = not isinstance(given, Loaded)
-    wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
 
     def evaluate(
         position: int, identity: dict[str, Json], hide: Callable[[], None] = _nothing
@@ -73,11 +71,15 @@ def evaluate_all(
                 advance(1)
             return
 
+        # PERF: start of the command line: only runs with processes need these.
+        from kyverno_mp.cli.apply.wire import Wire
+        from kyverno_mp.cli.jobs import run_steps
+
+        wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
+
         def step(position: int) -> bytes:
             identity = given.identity(position)
             return wire.encode(evaluate(position, identity), identity)
-
-        from kyverno_mp.cli.jobs import run_steps  # only for runs with processes
 
         sent = run_steps(len(given), step, jobs, advance)
         for position, data in enumerate(sent):
