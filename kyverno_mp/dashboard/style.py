@@ -1,7 +1,8 @@
-"""Hold the style sheet of the page: light and dark, from phones to wide screens.
+"""Hold the style sheet of all pages: light and dark, from phones to wide screens.
 
-Room: cli. Gives: STYLE. Next: page, which puts it into the page and its digest into the
-Content-Security-Policy. May touch: nothing outside its arguments.
+Room: dashboard. Takes: nothing. Gives: STYLE. Next: markup.py, which puts it into pages
+and its digest into the Content-Security-Policy. May touch: nothing outside its
+arguments.
 
 The text colours have a contrast of at least 4.5 to 1 on their backgrounds, those of the
 bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11).
