@@ -24,7 +24,7 @@ from kyverno_mp.dashboard.entries import (
 )
 from kyverno_mp.limits import DASHBOARD_RESULTS_MAX
 
-_SORTED_FOR_S: Final = 5.0
+_SORTED_FOR_S: Final = 10.0
 """A list stays as it is for this long while reports change."""
 Key = tuple[str, ...]
 """What identifies a report."""
@@ -32,13 +32,13 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """Which results a list has; "" selects all. Texts are compared as they are.
+    """Which results a list has. Texts are compared as they are.
 
-    ``namespace`` None: of any; "": results of cluster-scoped objects.
+    None selects all; a namespace "": results of cluster-scoped objects.
     """
 
     result: str = ""
-    policy: str = ""
+    policy: str | None = None
     severity: str | None = None
     category: str | None = None
     namespace: str | None = None
@@ -49,7 +49,7 @@ class Query:
         """Return whether a result is selected."""
         return (
             (not self.result or one.result == self.result)
-            and (not self.policy or one.policy == self.policy)
+            and (self.policy is None or one.policy == self.policy)
             and (self.severity is None or one.severity == self.severity)
             and (self.category is None or one.category == self.category)
             and (self.namespace is None or one.namespace == self.namespace)
@@ -96,22 +96,29 @@ class Results:
         self.looked_at = 0
         """Results that were sorted or compared with a query so far."""
 
-    def put(self, key: Key, entries: Sequence[Entry]) -> None:
-        """Set the results of a report; none = there is no such report."""
+    def put(self, key: Key, entries: Sequence[Entry], counts: Counts) -> None:
+        """Set the results of a report. ``counts``: theirs, also if there are none.
+
+        A report without entries found no room before it came here.
+        """
         with self._lock:
             self._version += 1
-            old = self._reports.pop(key, None)
-            if old is not None:
-                self._count(old, -1)
-            if not entries:
-                return
-            by_result = Counts()
-            for one in entries:
-                by_result.of[one.result] += 1
+            self._remove(key)
             fits = self._held + len(entries) <= DASHBOARD_RESULTS_MAX
-            kept = _Kept(tuple(entries) if fits else (), by_result)
+            kept = _Kept(tuple(entries) if fits else (), counts)
             self._reports[key] = kept
             self._count(kept, 1)
+
+    def remove(self, key: Key) -> None:
+        """Forget a report."""
+        with self._lock:
+            self._version += 1
+            self._remove(key)
+
+    def _remove(self, key: Key) -> None:
+        old = self._reports.pop(key, None)
+        if old is not None:
+            self._count(old, -1)
 
     def _count(self, kept: _Kept, by: int) -> None:
         for result, number in kept.by_result.of.items():

@@ -103,6 +103,14 @@ class Reporter:
         """
         return _verdict(self._health().unready)
 
+    def unready(self) -> tuple[str, ...]:
+        """Return why the pod is not ready, empty if it is."""
+        return self._health().unready
+
+    def generation(self) -> int:
+        """Return the generation of policies that every worker serves."""
+        return generation_served(self._workers())
+
     def summary(self) -> Summary:
         """Return what is in force, and what was left out."""
         return summary_of(self._status.read())
