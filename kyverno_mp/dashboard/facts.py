@@ -13,7 +13,6 @@ from kyverno_mp.dashboard.activity import Activity
 from kyverno_mp.dashboard.exceptions import Published
 from kyverno_mp.dashboard.history import History
 from kyverno_mp.dashboard.results import Results
-from kyverno_mp.dashboard.watch import ReportWatch
 from kyverno_mp.leader.status import Status
 
 
@@ -51,6 +50,17 @@ class Facts(Protocol):
         """Return the processes, the supervisor first."""
 
 
+class Watch(Protocol):
+    """Keeps Results as the stored reports are."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether all reports were read at least once."""
+
+    def problems(self) -> list[str]:
+        """Return why the results may be incomplete or old."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """All that a page may show. ``watch`` None: there are no stored reports."""
@@ -58,7 +68,7 @@ class View:
     facts: Facts
     results: Results
     history: History
-    watch: ReportWatch | None
+    watch: Watch | None
     now: datetime
 
     @property

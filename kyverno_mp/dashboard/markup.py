@@ -103,6 +103,11 @@ def count_heads(more: str = "") -> str:
     )
 
 
+def count_of(number: int, word: str) -> str:
+    """Return ``1 report`` or ``2,000 reports``."""
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
 def mark_of(result: str) -> str:
     """Return a result in its colour."""
     return f'<span class="mark {result}">{NAMES[result]}</span>'

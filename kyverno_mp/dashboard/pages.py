@@ -36,6 +36,7 @@ from kyverno_mp.dashboard.markup import (
     NAMES,
     TITLES,
     count_heads,
+    count_of,
     group_row,
     mark_of,
     message_of,
@@ -82,7 +83,8 @@ def _overview(view: View) -> Iterator[str]:
 
 def _stored(view: View) -> Iterator[str]:
     counts = view.results.totals()
-    yield f"<p>{counts.total:,} results in {view.results.reports:,} reports.</p>"
+    reports = count_of(view.results.reports, "report")
+    yield f"<p>{count_of(counts.total, 'result')} in {reports}.</p>"
     yield totals(counts)
     yield columns(view.history.course(Series(REPORTS)), "Results in reports")
 
@@ -90,8 +92,8 @@ def _stored(view: View) -> Iterator[str]:
 def _reviews(view: View) -> Iterator[str]:
     activity = view.facts.activity()
     yield (
-        f"<p>{activity.reviews:,} reviews answered, with {activity.totals.total:,}"
-        " results of rules.</p>"
+        f"<p>{count_of(activity.reviews, 'review')} answered, with"
+        f" {count_of(activity.totals.total, 'result')} of rules.</p>"
     )
     yield totals(activity.totals)
     added = increases(view.history.course(Series(REVIEWS)))
@@ -103,7 +105,7 @@ def _top(view: View, source: str, dimension: str) -> Iterator[str]:
     yield from _group_table(view, source, dimension, found[:_TOP], dimension)
     if len(found) > _TOP:
         target = link("/groups", by=dimension, of=source)
-        yield f"<p>{anchor(target, f'All {len(found):,}')}</p>"
+        yield f"<p>{anchor(target, f'All {len(found):,} {TITLES[dimension].lower()}')}</p>"
 
 
 def _groups(view: View, source: str, dimension: str) -> list[Group]:
@@ -193,7 +195,7 @@ def results(view: View, values: Values) -> str:
             value = getattr(query, dimension)
             course = view.history.course(Series(REPORTS, dimension, value))
             yield columns(course, "Results in reports")
-        yield f'<h2 id="list">{listed.count:,} results, the most urgent first</h2>'
+        yield f'<h2 id="list">{count_of(listed.count, "result")}, the most urgent first</h2>'
         yield from _result_table(listed.entries)
         yield from pager("/results", listed.number, listed.pages, chosen)
 
@@ -205,11 +207,12 @@ def _form(view: View, values: Values) -> Iterator[str]:
     yield _select("result", RESULTS, values, NAMES)
     yield _select("severity", (*SEVERITIES, "-"), values, {"-": "none"})
     for name in ("policy", "namespace", "category"):
-        value = escape(values.get(name, ""))
+        value = text_of(values.get(name, ""))
         options = "".join(
             f'<option value="{escape(one.value)}"></option>'
             for one in view.results.groups(name)[:_OFFERED_MAX]
-            if one.value
+            # A field cannot hold the others as they are.
+            if one.value and one.value.isprintable()
         )
         yield (
             f'<p><label for="{name}">{name.capitalize()}</label>'
@@ -272,7 +275,7 @@ def report(view: View, values: Values) -> str:
             yield "<p>No stored report has results of this object.</p>"
             return
         yield totals(total(listed.entries))
-        yield f'<h2 id="list">{listed.count:,} results, the most urgent first</h2>'
+        yield f'<h2 id="list">{count_of(listed.count, "result")}, the most urgent first</h2>'
         yield from _result_table(listed.entries)
         asked = {
             one: values[one] for one in ("namespace", "kind", "name") if values.get(one)

@@ -51,7 +51,7 @@ def policies(view: View, values: Values) -> str:
             f'<h2 id="list">{len(found):,} policies, {ready:,} ready</h2>'
             f"<p>Generation {status.generation:,} is published; all workers serve"
             f" generation {view.facts.generation():,}. Times are those of reviews since"
-            " the processes started.</p>"
+            " the processes started; the rules of a review share its time evenly.</p>"
         )
         activity, published = view.facts.activity(), view.facts.published()
         heads = heads_of(
@@ -78,10 +78,16 @@ def _key(one: PolicyStatus) -> str:
 def _policy(one: PolicyStatus, severity: str, activity: Activity) -> str:
     cost = activity.cost_of(_key(one))
     numbers = (f"{len(one.rules):,}", *_cost(cost))
-    cells = (text_of(one.kind), _state(one), text_of(one.mode), text_of(severity))
+    kind, mode = text_of(one.kind), text_of(one.mode)
+    cells = (
+        f'<td class="word">{kind}</td>',
+        f"<td>{_state(one)}</td>",
+        f'<td class="word">{mode}</td>',
+        f'<td class="word">{text_of(severity)}</td>',
+    )
     return (
         f'<tr><th scope="row">{anchor(link("/policy", name=_key(one)), _key(one))}</th>'
-        + "".join(f"<td>{cell}</td>" for cell in cells)
+        + "".join(cells)
         + "".join(f'<td class="count">{number}</td>' for number in numbers)
         + "</tr>"
     )

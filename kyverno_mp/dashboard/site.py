@@ -15,12 +15,11 @@ from typing import Final
 
 from kyverno_mp.dashboard import pages, pod_pages
 from kyverno_mp.dashboard.access import Guard
-from kyverno_mp.dashboard.facts import Facts, View
+from kyverno_mp.dashboard.facts import Facts, View, Watch
 from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History
 from kyverno_mp.dashboard.markup import head_of, security_policy
 from kyverno_mp.dashboard.query import FILTERS, Values, read_query
 from kyverno_mp.dashboard.results import Results
-from kyverno_mp.dashboard.watch import ReportWatch
 from kyverno_mp.errors import RequestInvalid
 
 _log = logging.getLogger(__name__)
@@ -87,7 +86,7 @@ class Site:
         facts: Facts,
         results: Results,
         history: History,
-        watch: ReportWatch | None,
+        watch: Watch | None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """``watch`` None: there is no cluster, so there are no stored reports."""

@@ -62,6 +62,8 @@ td { overflow-wrap: anywhere; min-width: 6.5rem; }
 .count.error, .mark.error { color: var(--error); }
 .count.warn, .mark.warn { color: var(--warn); }
 .mark.pass { color: var(--pass); }
+.word { white-space: nowrap; max-width: 16rem; overflow: hidden;
+  text-overflow: ellipsis; }
 .none, .mark.skip { color: var(--soft); }
 .mark { font-weight: 600; }
 .message { min-width: 18rem; white-space: pre-wrap; }
@@ -89,6 +91,7 @@ figure { margin: 1.25rem 0 0; }
   font-size: .8rem; font-variant-numeric: tabular-nums; }
 figcaption { color: var(--soft); font-size: .9rem; margin-top: .25rem; }
 .trend { min-width: 6rem; vertical-align: middle; }
+tr:hover > * { background: var(--head); }
 .spark { display: block; width: 6rem; height: 1.2rem; }
 .spark polyline { fill: none; stroke: var(--fail); stroke-width: 2;
   vector-effect: non-scaling-stroke; }

@@ -10,7 +10,9 @@ No probe and no review waits for a page. Pages are written one at a time, in a t
 """
 
 import asyncio
+import socket
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -58,18 +60,61 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
     )
     page = Page.claim(start.runtime_dir / PAGES, NAME)
     recorder = Recorder(page, settings.metrics_series_max)
-    desk = _Desk(Site(guard, facts, results, history, watch), recorder)
+    site = Site(guard, facts, results, history, watch)
+    requests = recorder.series(DASHBOARD_REQUESTS)
+    left_out = recorder.series(DASHBOARD_LEFT_OUT)
     sampler = Sampler(facts, results if watch else None, history)
-    server = HttpServer(
-        desk.answer,
-        connections_max=DASHBOARD_CONNECTIONS_MAX,
-        is_long=lambda _asked: True,
-    )
+
+    def tick() -> None:
+        """Take a sample when one is due."""
+        sampler.take_due(time.monotonic(), time.time())
+        left_out.hold((), float(results.left_out))
+
+    serve_pages(site.respond, listener, lambda one: requests.count((one,)), tick)
+
+
+def serve_pages(
+    respond: Callable[[str, str, str, Mapping[str, str]], Response],
+    listener: socket.socket,
+    count: Callable[[str], None],
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM.
+
+    ``respond`` and ``tick``, which is called each second, run in one thread, one at a
+    time. ``count`` gets the outcome of each request.
+    """
+    writer = ThreadPoolExecutor(1, thread_name_prefix="pages")
+
+    async def answer(asked: Asked) -> bytes:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(
+            writer, respond, asked.method, asked.path, asked.query, asked.headers
+        )
+        count(found.outcome)
+        return response_bytes(
+            asked.method, found.status, HTML, found.body, found.headers
+        )
+
+    async def tick_each_second() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await loop.run_in_executor(writer, tick)
+            await asyncio.sleep(_TICK_S)
 
     async def work() -> None:
-        """Serve, and take samples in the same thread as pages."""
-        ticking = asyncio.create_task(desk.tick(sampler, results))
-        await server.serve(listener)
+        server = HttpServer(
+            answer,
+            connections_max=DASHBOARD_CONNECTIONS_MAX,
+            is_long=lambda _asked: True,
+        )
+        # A tick that fails ends the process, and the supervisor starts a new one.
+        ticking = asyncio.create_task(tick_each_second())
+        serving = asyncio.create_task(server.serve(listener))
+        await asyncio.wait((ticking, serving), return_when=asyncio.FIRST_COMPLETED)
+        for one in (ticking, serving):
+            if one.done():
+                one.result()
         ticking.cancel()
 
     asyncio.run(work())
@@ -110,35 +155,3 @@ class Sampler:
         self._history.add(time_s, found)
         self._next_s = now_s + self._history.interval_s
         return True
-
-
-class _Desk:
-    """Passes requests to the one thread that writes pages, and counts them."""
-
-    def __init__(self, site: Site, recorder: Recorder) -> None:
-        self._site = site
-        self._requests = recorder.series(DASHBOARD_REQUESTS)
-        self._left_out = recorder.series(DASHBOARD_LEFT_OUT)
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="pages")
-
-    async def answer(self, asked: Asked) -> bytes:
-        """Return the whole response to a request."""
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(self._writer, self._respond, asked)
-        self._requests.count((found.outcome,))
-        return response_bytes(
-            asked.method, found.status, HTML, found.body, found.headers
-        )
-
-    def _respond(self, asked: Asked) -> Response:
-        return self._site.respond(asked.method, asked.path, asked.query, asked.headers)
-
-    async def tick(self, sampler: Sampler, results: Results) -> None:
-        """Take samples until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await loop.run_in_executor(
-                self._writer, sampler.take_due, time.monotonic(), time.time()
-            )
-            self._left_out.hold((), float(results.left_out))
-            await asyncio.sleep(_TICK_S)
