@@ -105,7 +105,8 @@ def _top(view: View, source: str, dimension: str) -> Iterator[str]:
     yield from _group_table(view, source, dimension, found[:_TOP], dimension)
     if len(found) > _TOP:
         target = link("/groups", by=dimension, of=source)
-        yield f"<p>{anchor(target, f'All {len(found):,} {TITLES[dimension].lower()}')}</p>"
+        text = f"All {len(found):,} {TITLES[dimension].lower()}"
+        yield f"<p>{anchor(target, text)}</p>"
 
 
 def _groups(view: View, source: str, dimension: str) -> list[Group]:
@@ -195,7 +196,7 @@ def results(view: View, values: Values) -> str:
             value = getattr(query, dimension)
             course = view.history.course(Series(REPORTS, dimension, value))
             yield columns(course, "Results in reports")
-        yield f'<h2 id="list">{count_of(listed.count, "result")}, the most urgent first</h2>'
+        yield _listed_heading(listed.count)
         yield from _result_table(listed.entries)
         yield from pager("/results", listed.number, listed.pages, chosen)
 
@@ -238,6 +239,11 @@ def _select(
     )
 
 
+def _listed_heading(count: int) -> str:
+    number = count_of(count, "result")
+    return f'<h2 id="list">{number}, the most urgent first</h2>'
+
+
 def _result_table(entries: Sequence[Entry]) -> Iterator[str]:
     if not entries:
         yield "<p>No results.</p>"
@@ -275,7 +281,7 @@ def report(view: View, values: Values) -> str:
             yield "<p>No stored report has results of this object.</p>"
             return
         yield totals(total(listed.entries))
-        yield f'<h2 id="list">{count_of(listed.count, "result")}, the most urgent first</h2>'
+        yield _listed_heading(listed.count)
         yield from _result_table(listed.entries)
         asked = {
             one: values[one] for one in ("namespace", "kind", "name") if values.get(one)

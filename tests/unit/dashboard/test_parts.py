@@ -9,6 +9,7 @@ from kyverno_mp.dashboard.results import Query, Results
 from kyverno_mp.dashboard.watch import ReportWatch
 from kyverno_mp.limits import DASHBOARD_SAMPLES_MAX, DASHBOARD_SERIES_MAX
 from kyverno_mp.reports.objects import POLICY_REPORTS
+from kyverno_mp.telemetry.collect import Merged
 from kyverno_mp.telemetry.families import ADMISSION
 from kyverno_mp.telemetry.families import RESULTS as MEASURED
 from tests.unit.kube.fake_api import running, wait_for
@@ -64,7 +65,7 @@ def measured(**labels: str) -> tuple[str, ...]:
 
 def test_costs_and_counts_come_from_the_metrics() -> None:
     facts = {"policy_name": "p", "rule_name": "r", "resource_namespace": "team"}
-    merged = {
+    merged: Merged = {
         ADMISSION: {("Pod", "team", "create", "true", "x"): [3.0, 1.0, 0.5]},
         MEASURED: {
             measured(**facts, rule_result="pass"): [2.0, 1.0, 0.003],
