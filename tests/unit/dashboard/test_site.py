@@ -27,49 +27,12 @@ from kyverno_mp.limits import (
 from tests.unit.dashboard.world import LOCAL, SCRIPT, TARGETS, World, entry, full
 
 TAGS = frozenset(
-    [
-        "html",
-        "head",
-        "meta",
-        "title",
-        "style",
-        "body",
-        "a",
-        "header",
-        "nav",
-        "ul",
-        "li",
-        "main",
-        "h1",
-        "h2",
-        "p",
-        "section",
-        "div",
-        "span",
-        "table",
-        "thead",
-        "tbody",
-        "tr",
-        "th",
-        "td",
-        "svg",
-        "rect",
-        "polyline",
-        "figure",
-        "figcaption",
-        "time",
-        "footer",
-        "form",
-        "label",
-        "select",
-        "option",
-        "input",
-        "datalist",
-        "button",
-        "dl",
-        "dt",
-        "dd",
-    ]
+    re.findall(
+        r"\w+",
+        "html head meta title style body a header nav ul li main h1 h2 p section div"
+        " span table thead tbody tr th td svg rect polyline figure figcaption time"
+        " footer form label select option input datalist button dl dt dd",
+    )
 )
 HOSTILE = (
     SCRIPT,
