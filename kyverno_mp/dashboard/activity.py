@@ -1,7 +1,7 @@
 """Count what reviews found since the start, and what each rule cost, from the metrics.
 
 Room: dashboard. Takes: the merged series of all processes, what policies say of
-themselves. Gives: Activity. Next: pages.py, sampler.py.
+themselves. Gives: Activity. Next: pages.py.
 May touch: nothing outside its arguments.
 Source: docs/metrics.md (kyverno_policy_execution_duration_seconds).
 """

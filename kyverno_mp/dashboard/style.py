@@ -48,7 +48,8 @@ nav ul, .totals { list-style: none; margin: 0; padding: 0; display: flex;
 rect.fail { fill: var(--fail); } rect.error { fill: var(--error); }
 rect.warn { fill: var(--warn); } rect.pass { fill: var(--pass); }
 rect.skip { fill: var(--skip); }
-.wide { position: relative; overflow-x: auto; border: 1px solid var(--line); border-radius: .3rem; }
+.wide { position: relative; overflow-x: auto; border: 1px solid var(--line);
+  border-radius: .3rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .7rem;
   border-top: 1px solid var(--line); }

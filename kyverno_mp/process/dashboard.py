@@ -10,6 +10,7 @@ No probe and no review waits for a page. Pages are written one at a time, in a t
 """
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -38,7 +39,9 @@ from kyverno_mp.telemetry.families import DASHBOARD_LEFT_OUT, DASHBOARD_REQUESTS
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 
+_log = logging.getLogger(__name__)
 NAME: Final = "dashboard"
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _SAMPLE_S: Final = 60.0
 _TICK_S: Final = 1.0
 
@@ -58,6 +61,10 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
     guard = Guard(
         Path(settings.dashboard_token_file) if settings.dashboard_token_file else None
     )
+    if not guard.has_token and settings.dashboard_host not in _LOOPBACK:
+        _log.warning(
+            "the dashboard listens on %s without a token", settings.dashboard_host
+        )
     page = Page.claim(start.runtime_dir / PAGES, NAME)
     recorder = Recorder(page, settings.metrics_series_max)
     site = Site(guard, facts, results, history, watch)
