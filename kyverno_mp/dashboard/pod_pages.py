@@ -24,7 +24,7 @@ from kyverno_mp.dashboard.frame import (
     table,
 )
 from kyverno_mp.dashboard.history import REVIEWS, Series, increases
-from kyverno_mp.dashboard.markup import text_of, totals
+from kyverno_mp.dashboard.markup import count_of, text_of, totals
 from kyverno_mp.dashboard.query import Values, link, page_of
 from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.leader.status import PolicyStatus
@@ -47,8 +47,9 @@ def policies(view: View, values: Values) -> str:
     def content() -> Iterator[str]:
         yield from notices(status.problems[:_PROBLEMS_MAX])
         ready = sum(one.ready for one in found)
+        word = "policy" if len(found) == 1 else "policies"
         yield (
-            f'<h2 id="list">{len(found):,} policies, {ready:,} ready</h2>'
+            f'<h2 id="list">{len(found):,} {word}, {ready:,} ready</h2>'
             f"<p>Generation {status.generation:,} is published; all workers serve"
             f" generation {view.facts.generation():,}. Times are those of reviews since"
             " the processes started; the rules of a review share its time evenly.</p>"
@@ -193,7 +194,7 @@ def exceptions(view: View, values: Values) -> str:
     def content() -> Iterator[str]:
         yield from notices([published.problem] if published.problem else [])
         count = published.exceptions_count
-        yield f'<h2 id="list">{count:,} PolicyExceptions in force</h2>'
+        yield f'<h2 id="list">{count_of(count, "PolicyException")} in force</h2>'
         yield (
             "<p>An exception is in force if it names a rule that is in force. What it"
             " matches is in the exception itself.</p>"

@@ -67,10 +67,15 @@ class Banner:
             runs.append("background pool")
         if settings.reports_workers:
             runs.append("reports pool")
+        pages = ""
+        if settings.dashboard:
+            host = settings.dashboard_host or "localhost"
+            pages = f"  dashboard http://{host}:{settings.dashboard_port}/\n"
         return (
             f"kyverno-mp {__version__} is ready, {', '.join(runs)}\n"
             f"  {self.reporter.summary().text()}\n"
             f"{reviews}"
+            f"{pages}"
             f"  health    {health}/health/readiness\n"
             f"  metrics   {health}/metrics\n"
             f"  policies  {health}/policies  (from {source})\n"

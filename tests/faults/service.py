@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,13 @@ READY_S = 20.0
 class Service:
     """One running ``kyverno-mp serve --standalone``."""
 
-    def __init__(self, folder: Path, *flags: str, workers: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *flags: str,
+        workers: int = 2,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.policies = folder / "policies"
         self.policies.mkdir(exist_ok=True)
         self.runtime_dir = folder / "run"
@@ -43,7 +49,10 @@ class Service:
                 *flags,
             ],
             cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k},
+            env={
+                **{k: v for k, v in os.environ.items() if "KYVERNO_MP" not in k},
+                **(variables or {}),
+            },
             stdout=self._output,
             stderr=self._errors,
             start_new_session=True,
@@ -69,6 +78,14 @@ class Service:
         assert health
         assert trust
         return int(port[1]), int(health[1]), trust[1]
+
+    def dashboard_port(self) -> int:
+        """Return the port of the dashboard, which the banner names."""
+        found = re.search(
+            r"dashboard http://[\d.]+:(\d+)/", Path(self._output.name).read_text()
+        )
+        assert found
+        return int(found[1])
 
     def errors(self) -> str:
         """Return the log so far."""

@@ -1,0 +1,92 @@
+"""The dashboard of a running service: what is on it is true, and it harms nobody.
+
+Red here means: pages show other numbers than the metrics, stay away after their process
+died, or are there though nobody asked for them.
+"""
+
+import http.client
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.service import Service, pod, require_label, write_whole
+
+pytestmark = pytest.mark.slow
+TOKEN = "a-token-of-some-length"
+WITHIN_S = 60.0
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    (tmp_path / "policies").mkdir()
+    write_whole(tmp_path / "policies" / "a.yaml", require_label("a", "app"))
+    (tmp_path / "token").write_text(TOKEN)
+    running = Service(
+        tmp_path,
+        variables={
+            "KYVERNO_MP_DASHBOARD": "true",
+            "KYVERNO_MP_DASHBOARD_PORT": "0",
+            "KYVERNO_MP_DASHBOARD_TOKEN_FILE": str(tmp_path / "token"),
+        },
+    )
+    yield running
+    running.close()
+
+
+def page(service: Service, path: str, token: str = TOKEN) -> tuple[int, str]:
+    link = http.client.HTTPConnection("127.0.0.1", service.dashboard_port(), timeout=10)
+    with closing(link):
+        link.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        answer = link.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def test_pages_show_what_happened(service: Service) -> None:
+    for labels in ({"app": "x"}, {}, {}):
+        service.review(pod(**labels))
+    service.wait(lambda: "3 reviews answered" in page(service, "/")[1], WITHIN_S)
+    status, text = page(service, "/policies")
+    assert status == 200
+    assert "1 policy, 1 ready" in text
+    assert "no stored reports without a cluster" in page(service, "/results")[1]
+    names = page(service, "/processes")[1]
+    for name in ("supervisor", "leader-0", "webhook-0", "webhook-1", "dashboard-0"):
+        assert f">{name}<" in names
+    assert page(service, "/", "another-token-of-length")[0] == 401
+    metric = 'kyverno_mp_dashboard_requests_total{outcome="refused"} 1'
+    service.wait(lambda: metric in service.get("/metrics")[1], WITHIN_S)
+    assert TOKEN not in service.errors()
+
+
+def test_a_killed_dashboard_comes_back_and_reviews_go_on(service: Service) -> None:
+    before = service.pids("dashboard")
+    os.kill(before[0], signal.SIGKILL)
+    assert service.review(pod())["allowed"] is False
+    assert service.ready()
+    service.wait(lambda: page(service, "/")[0] == 200, WITHIN_S)
+    service.wait(lambda: service.pids("dashboard") != before, WITHIN_S)
+
+
+def test_a_process_of_the_dashboard_that_hangs_delays_nobody(service: Service) -> None:
+    (held,) = service.pids("dashboard")
+    os.kill(held, signal.SIGSTOP)
+    try:
+        assert service.review(pod())["allowed"] is False
+        assert service.get("/metrics")[0] == 200
+        assert service.ready()
+    finally:
+        os.kill(held, signal.SIGCONT)
+    service.wait(lambda: page(service, "/")[0] == 200, WITHIN_S)
+
+
+def test_it_is_off_by_default(tmp_path: Path) -> None:
+    running = Service(tmp_path)
+    try:
+        assert "dashboard" not in running.get("/healthz")[1]
+        assert "dashboard" not in (tmp_path / "stdout").read_text()
+    finally:
+        running.close()
