@@ -34,8 +34,9 @@ from kyverno_mp.program.engine import Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.ports import Namespaces
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
+from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.entries import Row, row_of
+from kyverno_mp.reports.entries import Row, public_row_of
 from kyverno_mp.reports.fingerprints import fingerprint_of, joined, plain_row
 from kyverno_mp.reports.plan import is_scanned, names
 from kyverno_mp.snapshot.policies import PolicySegment
@@ -142,7 +143,8 @@ class BatchEvaluator:
                 return Evaluated()
             return self._found(policies, request)
         except (DependencyError, SnapshotUnusable) as error:
-            return Evaluated(problem=error.message)
+            hides = hides_values(resource.kind)
+            return Evaluated(problem=withheld(error.code) if hides else error.message)
 
     def _request(self, resource: Resource, raw: Json) -> Request:
         # K8S: items of a list carry neither kind nor apiVersion.
@@ -181,7 +183,7 @@ class BatchEvaluator:
         for policy in policies:
             for rule in self._results(policy, context):
                 if rule.status in self._statuses:
-                    row = _bounded(row_of(policy.ir, rule))
+                    row = _bounded(public_row_of(policy.ir, rule, request.kind))
                     rows.append(plain_row(row))
                     fingerprints.append(fingerprint_of(row, rows[-1]))
         return Evaluated(joined(fingerprints), tuple(rows))
@@ -203,7 +205,13 @@ class BatchEvaluator:
         except (DependencyError, SnapshotUnusable):
             raise
         except Exception as error:  # noqa: BLE001 - the other policies have results
-            _log.exception("policy %s cannot be evaluated", policy.ir.key)
+            hides = hides_values(context.request.kind)
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "policy %s cannot be evaluated (%s)",
+                *(policy.ir.key, type(error).__name__),
+                exc_info=None if hides else error,
+            )
             failure = error
         return [
             not_evaluated(rule.ir, failure)
