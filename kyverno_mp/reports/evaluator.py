@@ -35,6 +35,7 @@ from kyverno_mp.program.ports import Namespaces
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
 from kyverno_mp.program.secrecy import hides_values, withheld
+from kyverno_mp.reports.admission_rules import AdmissionRules
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.entries import Row, public_row_of
 from kyverno_mp.reports.fingerprints import fingerprint_of, joined, plain_row
@@ -69,6 +70,7 @@ class BatchEvaluator:
         self._types = types
         self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
         self._is_excluded = is_excluded
+        self._admission = AdmissionRules(engine.cluster_data.objects)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[LinkedPolicy]] = {}
 
@@ -85,8 +87,12 @@ class BatchEvaluator:
         if segment is not self._segment:
             self._segment, self._linked = segment, {}
         resource = Resource(
-            group=batch.group, version=batch.version, plural="", kind=batch.kind
+            group=batch.group,
+            version=batch.version,
+            plural=batch.plural,
+            kind=batch.kind,
         )
+        self._admission.begin(batch.documents)
         policies = self._policies_of(segment, resource)
         found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
         return Answer(segment.generation, found)
@@ -141,7 +147,7 @@ class BatchEvaluator:
             request = self._request(resource, msgspec.json.decode(raw))
             if self._is_excluded(request):
                 return Evaluated()
-            return self._found(policies, request)
+            return self._found(resource, policies, request)
         except (DependencyError, SnapshotUnusable) as error:
             hides = hides_values(resource.kind)
             return Evaluated(problem=withheld(error.code) if hides else error.message)
@@ -175,17 +181,24 @@ class BatchEvaluator:
         found = self._namespaces.labels(namespace)
         return dict(found or {}), found is not None
 
-    def _found(self, policies: list[LinkedPolicy], request: Request) -> Evaluated:
+    def _found(
+        self, resource: Resource, policies: list[LinkedPolicy], request: Request
+    ) -> Evaluated:
         deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
         context = self._engine.open(request, deadline_ns)
         rows: list[bytes] = []
         fingerprints: list[bytes] = []
-        for policy in policies:
-            for rule in self._results(policy, context):
-                if rule.status in self._statuses:
-                    row = _bounded(public_row_of(policy.ir, rule, request.kind))
-                    rows.append(plain_row(row))
-                    fingerprints.append(fingerprint_of(row, rows[-1]))
+        found = [
+            (policy.ir, rule)
+            for policy in policies
+            for rule in self._results(policy, context)
+        ]
+        found += self._admission.results(request, resource, context.runtime)
+        for ir, rule in found:
+            if rule.status in self._statuses:
+                row = _bounded(public_row_of(ir, rule, request.kind))
+                rows.append(plain_row(row))
+                fingerprints.append(fingerprint_of(row, rows[-1]))
         return Evaluated(joined(fingerprints), tuple(rows))
 
     def _results(
