@@ -326,6 +326,32 @@ def test_a_missing_permission_is_named_and_stops_nothing_else(
     assert recorded.total("kyverno_cleanup_controller_errors_total") == 1
 
 
+def test_a_status_that_may_not_be_written_is_told_once(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Nothing would be deleted any more, and only the log would say so."""
+    serve_kinds(api)
+    policy(api)
+    config_map(api, "one")
+    clock.turn(61)
+    api.fault("PUT .*clustercleanuppolicies/p/status", *[403] * 50)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        for _ in range(5):
+            clock.turn(20)
+            one.settle()
+        assert names(api) == ["a/one"]
+        [note] = recorded.notes()
+        assert note.startswith("clean-up policy p cannot run: PUT ")
+        assert one.cleanup.problems() == [note]
+        assert recorded.total("kyverno_cleanup_controller_errors_total") == 1
+        api.faults.clear()
+        clock.turn(600)
+        one.settle()
+        assert names(api) == []
+        assert one.cleanup.problems() == []
+
+
 @pytest.mark.parametrize("where", ["Role", "resourceNames", "named namespaces"])
 def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
     """A policy would need wider permissions than it uses."""

@@ -197,6 +197,9 @@ def test_permissions_are_asked_once_for_a_while(api: FakeApi) -> None:
     api.answers[REVIEWS] = {"status": {"allowed": False, "denied": True}}
     assert not permissions.allows(account, "get", target("a"))
     assert api.count("POST") == 2
+    api.answers[REVIEWS] = {"status": {"allowed": True}}
+    # Whoever grants a permission tries again at once.
+    assert permissions.allows(account, "get", target("a"))
 
 
 def test_no_answer_is_no_permission(api: FakeApi) -> None:
