@@ -703,6 +703,10 @@ REPORTS_OBJECT_S_MAX = 30
 REPORTS_WATCHES_MAX = 256
 """Kinds that are scanned: each costs one connection and one thread."""
 
+REPORTS_POLICIES_BYTES_MAX = 2 * 1024 * 1024
+"""Admission policies of the API server itself that are reported, with their bindings.
+Each batch brings those of its kind to an evaluator; a hundred have some 200 KiB."""
+
 REPORTS_RETRIES_MAX = 100_000
 """Objects that are looked at once more after a failure; about 300 bytes each. What does
 not fit is found by the next scan of its kind."""

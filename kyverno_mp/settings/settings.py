@@ -147,6 +147,20 @@ class Settings:
             " (policyReports)."
         ),
     )
+    reports_validating_admission_policies: bool = setting(
+        True,
+        Facts(
+            "Report ValidatingAdmissionPolicies with the label"
+            ' reports.kyverno.io/enabled: "true" (validatingAdmissionPolicyReports).'
+        ),
+    )
+    reports_mutating_admission_policies: bool = setting(
+        False,
+        Facts(
+            "Report MutatingAdmissionPolicies with the same label"
+            " (mutatingAdmissionPolicyReports)."
+        ),
+    )
     reports_open: bool = setting(
         False,
         Facts(

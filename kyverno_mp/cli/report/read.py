@@ -8,6 +8,7 @@ pkg/utils/report. ``apply --policy-report`` writes openreports' fields, and the 
 PolicyReport for namespaced policies.
 """
 
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.folders import YAML, files_below
 from kyverno_mp.dashboard.entries import Entry
 from kyverno_mp.dashboard.stored import entries_of
+from kyverno_mp.errors import KubeNotFound
 from kyverno_mp.policy.load import items_of, load
 from kyverno_mp.values.jsonvalue import Json
 
@@ -106,7 +108,9 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                     namespace=scope.namespace,
                     label_selector=scope.selector,
                 )
-                list_all(cluster.client, watched, take)
+                # K8S: 404 for a list: the kind was removed, and its objects with it.
+                with contextlib.suppress(KubeNotFound):
+                    list_all(cluster.client, watched, take)
     return [entry for entries in found.values() for entry in entries]
 
 
