@@ -712,7 +712,8 @@ REPORTS_RETRIES_MAX = 100_000
 not fit is found by the next scan of its kind."""
 
 DASHBOARD_RESULTS_MAX = 200_000
-"""Results of stored reports that the dashboard lists, some 200 bytes each. Further ones
+"""Results of stored reports that the dashboard lists: some 200 bytes each, 400 while a
+list is sorted. Further ones
 are in its totals only, and a metric counts them."""
 
 DASHBOARD_ROWS = 100
