@@ -25,6 +25,7 @@ from kyverno_mp.errors import (
     DependencyError,
     KubeNotFound,
     KubeRefused,
+    KubeUnavailable,
     SnapshotUnusable,
 )
 from kyverno_mp.kube.resource import Resource
@@ -256,15 +257,25 @@ class Scan:
 
     def _scan_due(self) -> None:
         """List and feed what is due. Raises: DependencyError."""
+        failure: DependencyError | None = None
         for one in list(self.resources.values()):
             if not one.due or not one.watch.informer.synced:
                 # The first list of a watch brings everything.
                 continue
             one.started_s = one.started_s or self._clock_s()
             namespaces = [_EVERYWHERE] if _EVERYWHERE in one.due else sorted(one.due)
-            for namespace in namespaces:
-                self._list(one, namespace)
-            one.due.clear()
+            try:
+                for namespace in namespaces:
+                    self._list(one, namespace)
+            except KubeUnavailable as error:
+                if error.code != "kube.server":
+                    raise
+                # An API server behind the API server may be down for days.
+                failure = error
+            else:
+                one.due.clear()
+        if failure is not None:
+            raise failure
 
     def _list(self, one: Scanned, namespace: str) -> None:
         scope = WatchScope(resource=one.resource, namespace=namespace)
