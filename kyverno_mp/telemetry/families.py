@@ -299,8 +299,8 @@ REPORTS_STALENESS: Final = Family(
     "kyverno_mp_reports_staleness_seconds",
     "histogram",
     ("cause",),
-    "Time from a change to the report that was written because of it, by cause: object"
-    " (the object changed), scan (policies, data or the period).",
+    "Time from a change to the report that was written because of it, in seconds, by"
+    " cause: object (the object changed), scan (policies, data or the period).",
 )
 REPORTS_LEFT_OUT: Final = Family(
     "kyverno_mp_reports_cut_total",
