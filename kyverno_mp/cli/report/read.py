@@ -22,7 +22,7 @@ from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.folders import YAML, files_below
 from kyverno_mp.dashboard.entries import Entry
 from kyverno_mp.dashboard.stored import entries_of
-from kyverno_mp.errors import InputError, KubeNotFound, RequestInvalid, Where
+from kyverno_mp.errors import KubeNotFound
 from kyverno_mp.policy.load import items_of, load
 from kyverno_mp.values.jsonvalue import Json
 
