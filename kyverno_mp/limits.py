@@ -671,6 +671,10 @@ REPLAY_EQUAL_REQUESTS_MAX = 64
 """Equal requests within half a minute, e.g. retries, whose reviews on several paths are
 told apart; with more of them, one request may count as two."""
 
+POOL_OBSERVATIONS_MAX = 10_000
+"""Observations of histograms between two writes of a pool's page, some hundred
+milliseconds apart; a pool makes a few hundred a second."""
+
 POOL_FRAME_BYTES_MAX = 32 * 1024 * 1024
 """A message between a coordinator and an evaluator: a page of a list, whose 500 objects
 may have some 10 KiB each, with room for large ones."""

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from typing import Final
 
+from kyverno_mp.limits import POOL_OBSERVATIONS_MAX
 from kyverno_mp.telemetry.families import (
     QUERIES,
     RECONCILED,
@@ -31,6 +32,7 @@ class PoolMetrics:
         self._tallies: dict[Family, Tally] = {}
         self._gauges: dict[tuple[Family, Labels], float] = {}
         self._facts: dict[str, int] = {}
+        self._observed: list[tuple[Family, Labels, float]] = []
 
     def count(self, family: Family, labels: Labels) -> None:
         """Increment a counter of telemetry.families.RECORDED."""
@@ -44,6 +46,12 @@ class PoolMetrics:
         """Set a gauge of telemetry.families.RECORDED."""
         with self._lock:
             self._gauges[family, labels] = value
+
+    def observe(self, family: Family, labels: Labels, seconds: float) -> None:
+        """Add an observation to a histogram of telemetry.families.RECORDED."""
+        with self._lock:
+            if len(self._observed) < POOL_OBSERVATIONS_MAX:
+                self._observed.append((family, labels, seconds))
 
     def set_facts(self, facts: Mapping[str, int]) -> None:
         """Set facts of the page, from telemetry.page.FACTS."""
@@ -67,11 +75,14 @@ class PoolMetrics:
             tallies = dict(self._tallies)
             gauges, self._gauges = self._gauges, {}
             facts, self._facts = self._facts, {}
+            observed, self._observed = self._observed, []
         for family, tally in tallies.items():
             series = recorder.series(family)
             for labels, count in tally.drain().items():
                 series.count(labels, float(count))
         for (family, labels), value in gauges.items():
             recorder.series(family).hold(labels, value)
+        for family, labels, seconds in observed:
+            recorder.series(family).observe(labels, seconds)
         for name, number in facts.items():
             recorder.page.set_fact(name, number)

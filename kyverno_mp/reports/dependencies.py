@@ -26,6 +26,9 @@ class Metrics(Protocol):
     def hold(self, family: Family, labels: tuple[str, ...], value: float) -> None:
         """Set a gauge."""
 
+    def observe(self, family: Family, labels: tuple[str, ...], seconds: float) -> None:
+        """Add an observation to a histogram."""
+
 
 class Evaluators(Protocol):
     """Answers batches, e.g. pool.evaluators.Evaluators; any thread may call it."""

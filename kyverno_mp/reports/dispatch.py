@@ -20,7 +20,7 @@ from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.dependencies import Evaluators, Metrics
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.plan import Plan
-from kyverno_mp.reports.writer import Writer
+from kyverno_mp.reports.writer import FOREIGN, SAME, Writer
 from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED
 
 _log = logging.getLogger(__name__)
@@ -39,8 +39,11 @@ class Outcomes(Protocol):
     def failed(self, item: Item) -> None:
         """Look at an object once more, later."""
 
-    def succeeded(self, item: Item) -> None:
-        """Take note that an object's report is as it should be."""
+    def succeeded(self, item: Item, *, is_written: bool) -> None:
+        """Take note that an object's report is as it should be.
+
+        ``is_written``: it was not before.
+        """
 
 
 class Dispatch:
@@ -135,9 +138,11 @@ class Dispatch:
             self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
             return
         problem = evaluated.problem
+        is_written = False
         if not problem:
             try:
-                self._writer.apply(item.subject, evaluated, self._plan())
+                outcome = self._writer.apply(item.subject, evaluated, self._plan())
+                is_written = outcome not in (SAME, FOREIGN)
             except LeaseLost:
                 return
             except (DependencyError, msgspec.DecodeError) as error:
@@ -147,5 +152,5 @@ class Dispatch:
             self._metrics.count(REPORTS_EVALUATED, (FAILED,))
             self._outcomes.failed(item)
             return
-        self._outcomes.succeeded(item)
+        self._outcomes.succeeded(item, is_written=is_written)
         self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))

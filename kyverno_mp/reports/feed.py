@@ -36,14 +36,19 @@ class Source(Protocol):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One object. ``digest``: of what rules read; ``arrived_s``: monotonic time."""
+    """One object. ``digest``: of what rules read.
+
+    ``since_s``: since when its report may be outdated, by the monotonic clock.
+    ``is_change``: it changed itself.
+    """
 
     source: Source
     key: Key
     uid: str
     digest: bytes
     raw: bytes
-    arrived_s: float
+    since_s: float
+    is_change: bool
 
     @property
     def subject(self) -> Subject:

@@ -173,6 +173,7 @@ class Scan:
             known.take_rules(rules)
             if known.signature != before:
                 known.due.add(_EVERYWHERE)
+                known.started_s = known.started_s or self._clock_s()
         elif len(self.resources) < REPORTS_WATCHES_MAX:
             client, clock = self._dependencies.client, self._dependencies.clock
             watch = KindWatch(client, resource, self._feed, clock)
@@ -281,7 +282,7 @@ class Scan:
         try:
             for page in list_pages(self._dependencies.client, scope):
                 for raw in page.items:
-                    one.watch.evaluate(raw)
+                    one.watch.evaluate(raw, one.started_s)
         except (KubeRefused, KubeNotFound) as error:
             # Named in the health of the pool by its watch.
             _log.warning(error.message)

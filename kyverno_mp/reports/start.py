@@ -45,6 +45,7 @@ from kyverno_mp.telemetry.families import (
     REPORTS_DROPPED,
     REPORTS_LEFT_OUT,
     REPORTS_OBJECTS,
+    REPORTS_STALENESS,
     REPORTS_WAITING,
     REPORTS_WRITES,
 )
@@ -204,9 +205,14 @@ class Reports:
         if self.retries.dropped != dropped:
             self._dependencies.metrics.count(REPORTS_DROPPED, ())
 
-    def succeeded(self, item: Item) -> None:
-        """Forget how often an object failed."""
+    def succeeded(self, item: Item, *, is_written: bool) -> None:
+        """Forget how often an object failed; observe how old its report was."""
         self.retries.forget(_failed(item))
+        if is_written:
+            cause = "object" if item.is_change else "scan"
+            age_s = self._dependencies.clock.monotonic_s() - item.since_s
+            metrics = self._dependencies.metrics
+            metrics.observe(REPORTS_STALENESS, (cause,), max(0.0, age_s))
 
     def feed_due(self, timeout_s: float | None = 0) -> bool:
         """Feed the next object that failed and is due; False when none is."""
@@ -232,7 +238,7 @@ class Reports:
             raw = self._dependencies.client.call(Call(method="GET", path=path))
         except KubeNotFound:
             return
-        one.watch.evaluate(raw)
+        one.watch.evaluate(raw, self._dependencies.clock.monotonic_s())
 
     def _feed_retries(self) -> None:
         while self.feed_due(timeout_s=None):

@@ -76,28 +76,38 @@ class KindWatch:
         known = self._known.get(key)
         return known is not None and known.uid == uid and known.digest == digest
 
-    def evaluate(self, raw: bytes | msgspec.Raw) -> None:
+    def evaluate(self, raw: bytes | msgspec.Raw, since_s: float) -> None:
         """Feed an object although it did not change; a list has read it.
+
+        ``since_s``: when policies or data changed.
 
         An object that differs from what is known is left to the watch, which brings it
         too, or has brought a newer one.
         """
         key, known = _read(raw)
         if self._known.get(key) == known:
-            self._put(key, known, raw)
+            self._put(key, known, raw, since_s, is_change=False)
 
     def _take(self, raw: msgspec.Raw) -> bool:
         key, known = _read(raw)
         if self._known.get(key) != known:
             # First, so that an answer finds it.
             self._known[key] = known
-            self._put(key, known, raw)
+            now_s = self._clock.monotonic_s()
+            self._put(key, known, raw, now_s, is_change=True)
         return True
 
-    def _put(self, key: Key, known: Known, raw: bytes | msgspec.Raw) -> None:
-        now_s = self._clock.monotonic_s()
-        item = Item(self, key, known.uid, known.digest, bytes(raw), now_s)
-        self._feed.put(item)
+    def _put(
+        self,
+        key: Key,
+        known: Known,
+        raw: bytes | msgspec.Raw,
+        since_s: float,
+        *,
+        is_change: bool,
+    ) -> None:
+        uid, digest = known.uid, known.digest
+        self._feed.put(Item(self, key, uid, digest, bytes(raw), since_s, is_change))
 
     def _forget_gone(self, key: Key) -> None:
         if self.informer.get(key) is None:

@@ -215,11 +215,12 @@ class Writer:
 
 def _edited(live: Json, rows: Sequence[Row], left_out: int) -> Json:
     metadata = dict(live["metadata"])
-    annotations = dict(metadata.get("annotations") or {})
+    annotations = dict(metadata.pop("annotations", None) or {})
     annotations.pop(LEFT_OUT, None)
     if left_out:
         annotations[LEFT_OUT] = str(left_out)
-    metadata["annotations"] = annotations
+    if annotations:
+        metadata["annotations"] = annotations
     return {**live, "metadata": metadata, **content_of(rows)}
 
 

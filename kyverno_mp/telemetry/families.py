@@ -295,6 +295,13 @@ REPORTS_WRITES: Final = Family(
     "Reports that the reports pool wrote: created, updated, deleted, or foreign (a"
     " report of that name is another program's, and was left alone).",
 )
+REPORTS_STALENESS: Final = Family(
+    "kyverno_mp_reports_staleness_seconds",
+    "histogram",
+    ("cause",),
+    "Time from a change to the report that was written because of it, in seconds, by"
+    " cause: object (the object changed), scan (policies, data or the period).",
+)
 REPORTS_LEFT_OUT: Final = Family(
     "kyverno_mp_reports_cut_total",
     "counter",
@@ -373,6 +380,7 @@ RECORDED: Final = (
     BACKGROUND_CONTESTED,
     *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
     *(DASHBOARD_REQUESTS, DASHBOARD_LEFT_OUT),
+    REPORTS_STALENESS,
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -36,6 +36,7 @@ BUILT: Final = frozenset(
         "generate",
         "mutate existing",
         "reports",
+        "admission policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -47,6 +48,7 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "ffpi": {"FORCE_FAILURE_POLICY_IGNORE": "true"},
     "ecdsa": {"TLS_KEY_ALGORITHM": "ECDSA"},
     "ed25519": {"TLS_KEY_ALGORITHM": "Ed25519"},
+    "mapr": {"REPORTS_MUTATING_ADMISSION_POLICIES": "true"},
 }
 """How Kyverno was set up for a verdict -> our settings on top of the usual ones."""
 

@@ -79,6 +79,7 @@ class Recorded:
     events: list[EventInfo] = field(default_factory=list)
     counts: dict[tuple[str, tuple[str, ...]], float] = field(default_factory=dict)
     health: list[Sequence[str]] = field(default_factory=list)
+    observed: list[tuple[str, tuple[str, ...], float]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def submit(self, info: EventInfo) -> bool:
@@ -96,6 +97,12 @@ class Recorded:
         assert len(labels) == len(family.labels)
         with self.lock:
             self.counts[family.name, labels] = value
+
+    def observe(self, family: Family, labels: tuple[str, ...], seconds: float) -> None:
+        assert family.kind == "histogram"
+        assert len(labels) == len(family.labels)
+        with self.lock:
+            self.observed.append((family.name, labels, seconds))
 
     def total(self, name: str) -> float:
         return sum(value for (one, _), value in self.counts.items() if one == name)

@@ -304,7 +304,7 @@ class _Source:
 
 
 def _item(name: str, size: int = 2, source: _Source = _Source()) -> Item:  # noqa: B008
-    return Item(source, ("a", name), name, b"", b"x" * size, 0.0)
+    return Item(source, ("a", name), name, b"", b"x" * size, 0.0, True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""How old a change is when its report has it, and what the periodic scan finds."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from kyverno_mp import limits
+from kyverno_mp.pool import metrics
+from kyverno_mp.pool.metrics import PoolMetrics
+from kyverno_mp.telemetry.families import REPORTS_STALENESS
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.reports.world import (
+    REPORTS,
+    labelled,
+    new_cluster,
+    pod,
+    policy,
+    report_of,
+    stored,
+    term,
+    writes,
+)
+
+Json = Any
+_NAME = "kyverno_mp_reports_staleness_seconds"
+
+
+def test_only_reports_that_were_outdated_are_observed(api: FakeApi) -> None:
+    """By what changed; what stays the same is not observed."""
+    world = new_cluster(api)
+    world.serve(policy())
+    pod(api)
+    with term(api, world) as one:
+        one.settle()
+        assert one.recorded.observed == [(_NAME, ("object",), 0.0)]
+        one.pass_s(4000)
+        assert len(one.recorded.observed) == 1
+        world.serve(policy("p", labelled("s")))
+        one.settle()
+        assert one.recorded.observed[1:] == [(_NAME, ("scan",), 0.0)]
+
+
+def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
+    """The report is outdated until the write succeeds."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        api.fault("^(POST|PUT) .*policyreports", 503)
+        world.serve(policy("p", labelled("s")))
+        one.settle()
+        assert len(one.recorded.observed) == 1
+        one.pass_s(2)
+        assert report_of(api, raw) is not None
+        [(name, labels, _)] = one.recorded.observed[1:]
+        assert (name, labels) == (_NAME, ("scan",))
+
+
+def test_observations_that_nobody_takes_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """POOL_OBSERVATIONS_MAX."""
+    assert limits.POOL_OBSERVATIONS_MAX > 1
+    monkeypatch.setattr(metrics, "POOL_OBSERVATIONS_MAX", 2)
+    found = PoolMetrics()
+    for _ in range(3):
+        found.observe(REPORTS_STALENESS, ("object",), 1.0)
+    assert len(found._observed) == 2
+
+
+def _reports(api: FakeApi) -> dict[str, Json]:
+    """Return the reports without what the API server and the clock decide.
+
+    K8S: the garbage collector deletes those whose object is gone.
+    """
+    with api.lock:
+        uids = {
+            raw["metadata"]["uid"]
+            for key, raw in api.objects.items()
+            if key[2] == "pods"
+        }
+        found = {
+            key[3]: msgspec.json.decode(msgspec.json.encode(raw))
+            for key, raw in api.objects.items()
+            if key[2].endswith("policyreports") and key[3] in uids
+        }
+    for raw in found.values():
+        for field in ("uid", "resourceVersion", "creationTimestamp", "generation"):
+            raw["metadata"].pop(field, None)
+        for row in raw["results"]:
+            row.pop("timestamp")
+    return found
+
+
+def test_the_periodic_scan_finds_what_a_fresh_one_finds(api: FakeApi) -> None:
+    """After many changes: no write; and the same reports as if all were new."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled("r"), labelled("s", label="owner")))
+    for n in range(8):
+        pod(api, f"x{n}", team="t" if n % 2 else "")
+    with term(api, world) as one:
+        one.settle()
+        pod(api, "x0", team="blue")
+        pod(api, "x1", owner="me")
+        api.remove("/api/v1/namespaces/a/pods/x2")
+        one.settle()
+        world.serve(policy("p", labelled("r")), policy("q", labelled(label="x")))
+        pod(api, "new")
+        one.settle()
+        world.serve(policy("q", labelled(label="owner")))
+        one.settle()
+        count = writes(api)
+        objects = one.evaluators.objects
+        one.pass_s(3601)
+        assert one.evaluators.objects == objects + 8
+        assert writes(api) == count
+        followed = _reports(api)
+    for name in followed:
+        api.remove(f"{REPORTS.format('a')}/{name}")
+    with term(api, world) as one:
+        one.settle()
+    assert _reports(api) == followed
+    assert len(followed) == 8
+    assert stored(api, "/api/v1/namespaces/a/pods/new") is not None
