@@ -34,7 +34,7 @@ _LAGGING: Final = Evaluated(
 
 
 class Outcomes(Protocol):
-    """Is told what became of objects; any thread may call it."""
+    """Receives the outcome of objects; any thread may call it."""
 
     def failed(self, item: Item) -> None:
         """Look at an object once more, later."""
