@@ -444,7 +444,7 @@ single review cannot displace many others."""
 
 TRIGGER_JOURNAL_BYTES_MAX = 4 * 1024 * 1024
 """Size of one worker's journal of triggers: 4,000 reviews of 1 KiB each, or two of the
-largest. The policies of a review that does not fit are synced anew."""
+largest. The policies of a review that does not fit are synced again."""
 
 TRIGGER_RECORD_BYTES_MAX = 2 * 1024 * 1024
 """One review in a journal of triggers: the largest object that etcd stores, 1.5 MiB,
@@ -456,7 +456,7 @@ first."""
 
 TRIGGER_OBJECTS_BYTES_MAX = 1_400_000
 """Objects in an UpdateRequest: etcd stores 1.5 MiB, and refuses more with an error that
-looks like an outage. The policy of a larger one is synced anew."""
+looks like an outage. The policy of a larger one is synced again."""
 
 LOST_JOURNAL_BYTES_MAX = 256 * 1024
 """Size of one worker's journal of policies whose triggers could not be recorded: one
@@ -669,7 +669,7 @@ read by programs only, and needs about 10 MB."""
 
 REPLAY_EQUAL_REQUESTS_MAX = 64
 """Equal requests within half a minute, e.g. retries, whose reviews on several paths are
-told apart; with more of them, one request may count as two."""
+distinguished; with more of them, one request may count as two."""
 
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred

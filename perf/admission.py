@@ -2,8 +2,8 @@
 
 Both serve TLS with one worker on one core; wrk loads them from another core over
 keep-alive connections, in turns, so that a noisy machine is unfair to both alike. The
-ratio travels between machines, the absolute figures do not. CPU time a review is told
-as well: it hardly changes when other programs take part of the core.
+ratio travels between machines, the absolute figures do not. CPU time per review
+is printed too: it hardly changes when other programs take part of the core.
 
     python perf/admission.py [--policies DIR] [--short] [--check] [--json FILE]
 

@@ -328,9 +328,9 @@ def print_tables(rows: list[dict[str, Any]], found: dict[str, Any]) -> None:
         )
     print("\nCPU a review, microseconds")
     for one in found["inside"]:
-        told = ", ".join(f"{name} {us:.0f}" for name, us in one["cpu_us"].items())
+        shown = ", ".join(f"{name} {us:.0f}" for name, us in one["cpu_us"].items())
         spread = ", ".join(f"{mean:.1f}" for mean in one["connections"].values())
-        print(f"{one['clients']:>7} clients: {told}; connections {spread}")
+        print(f"{one['clients']:>7} clients: {shown}; connections {spread}")
     print("\nmemory, MiB (PSS)")
     for one in found["memory"]:
         print(f"{one['name']:>12} {one['pss_mb']:>7.1f}")

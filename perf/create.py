@@ -74,18 +74,18 @@ class Load:
         _, found, line = done.stdout.rpartition("@")
         if not found:
             raise Unready(f"wrk failed: {done.stderr or done.stdout}")
-        told = json.loads(line)
-        if not told["requests"]:
-            raise Unready(f"nothing was answered: {told}")
+        printed = json.loads(line)
+        if not printed["requests"]:
+            raise Unready(f"nothing was answered: {printed}")
         return Run(
             what=what,
             clients=clients,
-            pods_per_s=told["requests"] / told["seconds"],
-            p50_ms=told["p50_ms"],
-            p99_ms=told["p99_ms"],
-            refused=told["refused"],
-            broken=told["broken"],
-            timeouts=told["timeouts"],
+            pods_per_s=printed["requests"] / printed["seconds"],
+            p50_ms=printed["p50_ms"],
+            p99_ms=printed["p99_ms"],
+            refused=printed["refused"],
+            broken=printed["broken"],
+            timeouts=printed["timeouts"],
         )
 
 

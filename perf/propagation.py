@@ -1,12 +1,12 @@
 """Measure how soon a policy is in force, and out of force, after it was accepted.
 
-etcd, kube-apiserver, kube-controller-manager and kyverno-mp share this machine. Again
-and again a policy is created, and a ConfigMap that it forbids is asked for by dry run
-until the answer is a denial; then the policy is deleted, and it is asked until the
-answer is a pass. Time runs from the API server's answer to the writing. It is measured
-where the kind has a webhook already, and where the API server must be told of it first,
-and has to hear of it itself. A third part waits for Ready, and asks at once: a pass
-then would be a Ready that was told too early.
+etcd, kube-apiserver, kube-controller-manager and kyverno-mp share this machine. Each
+round creates a policy and sends dry-run requests for a ConfigMap that it forbids until
+one is denied; then it deletes the policy and sends requests until one passes. Time runs
+from the API server's answer to the write. One part measures a kind that already has a
+webhook, another a kind whose webhook must first be registered and noticed by the API
+server. A third part waits for Ready and sends a request at once: if it passes, Ready
+was reported too early.
 
     python perf/propagation.py [--rounds 100] [--workers 2] [--others 17] [--check]
 """
@@ -52,15 +52,15 @@ _CREATED: Final = 201
 
 @dataclass(frozen=True)
 class Round:
-    """One policy: how long it took to be in force, told of as Ready, out of force."""
+    """One policy: the time until it is in force, is Ready, and is out of force."""
 
     case: str
     in_force_ms: float
     out_of_force_ms: float
     ready_ms: float = 0.0
     """0 = not waited for."""
-    told_early: bool = False
-    """A request passed after Ready was told."""
+    ready_early: bool = False
+    """A request passed although the policy was Ready."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -155,7 +155,7 @@ def run_round(api: Api, case: str, document: dict[str, Any]) -> Round:
     wait(lambda: not passes(api), "never in force")
     in_force_ms = (time.perf_counter() - created) * 1e3
     if case != "until Ready":
-        # What is half told must not end in the next part's time.
+        # A status that is still being written must not fall into the next round.
         wait(lambda: is_ready(api, path), "not Ready")
         time.sleep(_PAUSE_S)
     api.delete(path)
@@ -195,7 +195,7 @@ def passes(api: Api) -> bool:
 
 
 def is_ready(api: Api, path: str) -> bool:
-    """Tell whether a policy is told to be Ready."""
+    """Return whether the status of a policy says Ready."""
     conditions = (api.get(path).get("status") or {}).get("conditions") or ()
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
@@ -234,7 +234,7 @@ def summarise(rounds: list[Round]) -> list[dict[str, Any]]:
                     "median_ms": statistics.median(times),
                     "p90_ms": times[int(0.9 * (len(times) - 1))],
                     "worst_ms": times[-1],
-                    "told_early": sum(one.told_early for one in of_case),
+                    "ready_early": sum(one.ready_early for one in of_case),
                 }
             )
     return rows
@@ -251,7 +251,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
         print(
             f"{row['case']:<20}{row['what']:<14}{row['rounds']:>6}"
             f"{row['median_ms']:>11.1f}{row['p90_ms']:>8.1f}{row['worst_ms']:>8.1f}"
-            f"{row['told_early']:>11}"
+            f"{row['ready_early']:>11}"
         )
 
 
@@ -260,8 +260,10 @@ def check(args: argparse.Namespace, rows: list[dict[str, Any]]) -> int:
     missed = []
     for row in rows:
         text = f"{row['case']}, {row['what']}"
-        if row["told_early"]:
-            missed.append(f"{text}: Ready was told too early {row['told_early']} times")
+        if row["ready_early"]:
+            missed.append(
+                f"{text}: Ready was reported too early {row['ready_early']} times"
+            )
         if row["what"] == "ready" or row["case"] == "until Ready":
             continue
         if row["median_ms"] > args.median_ms_max:

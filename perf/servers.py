@@ -220,16 +220,18 @@ def load(  # noqa: PLR0913 - what one run of wrk takes, mostly by keyword
     _, found, line = done.stdout.rpartition("@")
     if not found:
         raise Unready(f"wrk failed: {done.stderr or done.stdout}")
-    told = json.loads(line)
-    if told["failed"] or not told["requests"]:
-        raise Unready(f"{server.name}: {told['failed']} of {told['requests']} failed")
+    printed = json.loads(line)
+    if printed["failed"] or not printed["requests"]:
+        raise Unready(
+            f"{server.name}: {printed['failed']} of {printed['requests']} failed"
+        )
     return Round(
         server=server.name,
         scenario=scenario,
-        reviews_per_s=told["requests"] / told["seconds"],
-        p50_ms=told["p50_ms"],
-        p99_ms=told["p99_ms"],
-        cpu_us=cpu_s / told["requests"] * 1e6,
+        reviews_per_s=printed["requests"] / printed["seconds"],
+        p50_ms=printed["p50_ms"],
+        p99_ms=printed["p99_ms"],
+        cpu_us=cpu_s / printed["requests"] * 1e6,
     )
 
 

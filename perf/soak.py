@@ -48,7 +48,7 @@ from tests.e2e.cutting_proxy import CuttingProxy
 
 _MARKER: Final = "soak-marker"
 _PODS: Final = "/api/v1/namespaces/default/pods?dryRun=All"
-_TOLD: Final = 5
+_CONFIRMED_MIN: Final = 5
 """So many answers in a row must know the newest version: there are many workers."""
 _SETTLE_S: Final = 3.0
 _GROWTH_MAX: Final = 1.05
@@ -268,11 +268,11 @@ def prove(api: Api, number: int, within_s: float, seen: Seen, kind: str) -> None
             break
         # Its own webhook may have lost this one with a killed worker.
         time.sleep(0.1)
-    told = 0
+    confirmed = 0
     while time.monotonic() - started < within_s:
         _, body = api.ask("POST", _PODS, pod)
-        told = told + 1 if f"version {number} is in force" in str(body) else 0
-        if told == _TOLD:
+        confirmed = confirmed + 1 if f"version {number} is in force" in str(body) else 0
+        if confirmed == _CONFIRMED_MIN:
             taken_s = time.monotonic() - started
             seen.applied_s.setdefault(kind, []).append(taken_s)
             return

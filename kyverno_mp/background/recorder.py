@@ -10,11 +10,11 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from kyverno_mp.background.dependencies import EventSink, Metrics
 from kyverno_mp.background.policies import StoredPolicy
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.kube.apply import key_of
 from kyverno_mp.kube.events import EventInfo, Reference
+from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED, BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields

@@ -240,7 +240,7 @@ class Requests:
         return None
 
     def _progress_of(self, one: StoredRequest) -> _Progress:
-        """Return what is known; another version begins anew, for it was marked."""
+        """Return the progress; a version that was marked since then starts over."""
         metadata = one.metadata
         with self._lock:
             known = self._progress.get(one.key)
@@ -279,7 +279,7 @@ class Requests:
     def _has_waited(self, progress: _Progress, waits: Outcome) -> bool:
         """Return whether what came first has waited for long enough.
 
-        Marks do not begin the wait anew: updates that others refuse, one after the
+        Marks do not restart the wait: updates that others refuse, one after the
         other, must not keep an accepted one from its effect.
         """
         now_s = self._dependencies.clock.monotonic_s()

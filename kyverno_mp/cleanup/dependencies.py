@@ -1,38 +1,19 @@
 """Define the dependencies of the clean-up controller.
 
-Room: cleanup. Takes: nothing. Gives: CleanupDependencies, and the Protocols of its
-fields. Next: cleanup/start.py. May touch: nothing.
+Room: cleanup. Takes: nothing. Gives: CleanupDependencies. Next:
+cleanup/start.py. May touch: nothing.
 Source: docs/architecture.md 2; docs/behaviour/controllers 7.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from kyverno_mp.kube.events import EventInfo
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.telemetry.families import Family
-
-
-class EventSink(Protocol):
-    """Queues events, e.g. kube.events.Events; any thread may call it."""
-
-    def submit(self, info: EventInfo) -> bool:
-        """Queue an event; return False when it is filtered out or dropped."""
-
-
-class Metrics(Protocol):
-    """Counters and gauges of the telemetry families; any thread may call it."""
-
-    def count(self, family: Family, labels: tuple[str, ...]) -> None:
-        """Add one to a counter."""
-
-    def hold(self, family: Family, labels: tuple[str, ...], value: float) -> None:
-        """Set a gauge."""
 
 
 def _no_exclusions(_request: Request) -> bool:

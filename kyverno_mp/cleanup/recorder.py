@@ -11,11 +11,11 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from kyverno_mp.cleanup.dependencies import EventSink, Metrics
 from kyverno_mp.cleanup.policy import StoredPolicy
 from kyverno_mp.cleanup.scan import Candidate
 from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.limits import CLEANUP_EVENTS_MAX, CLEANUP_SHOWN_MAX
+from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.telemetry.families import CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED
 from kyverno_mp.telemetry.log import fields
 

@@ -156,7 +156,7 @@ def _change_as_json(one: Planned) -> Json:
 def _shown(one: Planned, raw: Json, when: str) -> Json:
     """Return an object as it may be shown: values of a Secret are not.
 
-    Those that would change are told apart.
+    Values that would change are marked as changed.
     """
     if one.resource.kind != "Secret" or one.resource.group:
         return raw

@@ -23,7 +23,7 @@ from kyverno_mp.kube.rest import Client
 _log = logging.getLogger(__name__)
 DEPLOYMENTS: Final = Resource(group="apps", version="v1", plural="deployments")
 _LOCK_LEASE: Final = "kyvernopre-lock"
-"""Upstream's init container leaves this Lease; without it, upstream starts anew."""
+"""Upstream's init container leaves this Lease. Without it, upstream starts over."""
 
 
 def deregister(client: Client, namespace: str, deployment: str) -> bool:

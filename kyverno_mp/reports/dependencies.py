@@ -11,20 +11,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.policies import PolicySegment
-from kyverno_mp.telemetry.families import Family
-
-
-class Metrics(Protocol):
-    """Takes counts and gauges of telemetry's families; any thread may call it."""
-
-    def count(self, family: Family, labels: tuple[str, ...]) -> None:
-        """Add one to a counter."""
-
-    def hold(self, family: Family, labels: tuple[str, ...], value: float) -> None:
-        """Set a gauge."""
 
     def observe(self, family: Family, labels: tuple[str, ...], seconds: float) -> None:
         """Add an observation to a histogram."""

@@ -16,8 +16,9 @@ from typing import Final, Protocol
 import msgspec
 
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
+from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.dependencies import Evaluators, Metrics
+from kyverno_mp.reports.dependencies import Evaluators
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.writer import FOREIGN, SAME, Writer
@@ -34,7 +35,7 @@ _LAGGING: Final = Evaluated(
 
 
 class Outcomes(Protocol):
-    """Is told what became of objects; any thread may call it."""
+    """Receives the outcome of objects; any thread may call it."""
 
     def failed(self, item: Item) -> None:
         """Look at an object once more, later."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from kyverno_mp.cleanup.access import OwnAccess
-from kyverno_mp.cleanup.dependencies import Metrics
 from kyverno_mp.cleanup.ttl.label import Labelled, labelled
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.discovery import Directory
@@ -24,6 +23,7 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import CLEANUP_WATCHES_MAX
+from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.telemetry.families import TTL_INFO
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json

@@ -7,9 +7,8 @@ Source: docs/background.md (preview).
 
 from typing import Any
 
-import click
-
-from kyverno_mp.cli.commands.declare import Command, Example
+from kyverno_mp.cli.commands.declare import Example
+from kyverno_mp.cli.commands.preview import preview_command
 
 
 def _run(**flags: Any) -> int:
@@ -19,34 +18,15 @@ def _run(**flags: Any) -> int:
     return COMMAND.run(**flags)
 
 
-command = Command(
+command = preview_command(
     "generate",
     (
         Example("Preview a stored policy", "generate --cluster add-quota"),
         Example("Preview a file", "generate --cluster policy.yaml --output json"),
     ),
     callback=_run,
-    params=[
-        click.Argument(["policies"], nargs=-1, required=True, metavar="POLICY..."),
-        click.Option(
-            ["--cluster", "-c", "is_cluster"], is_flag=True, help="Use a cluster."
-        ),
-        click.Option(
-            ["--output", "-o"],
-            type=click.Choice(["table", "json"]),
-            default="table",
-            help="Format of the output.",
-        ),
-        click.Option(["--kubeconfig"], default="", help="Kubeconfig file."),
-        click.Option(["--context"], default="", help="Context of the kubeconfig."),
-        click.Option(
-            ["--kyverno-namespace"],
-            default="kyverno",
-            help="Namespace of Kyverno, where the record of the generate rules is.",
-        ),
-    ],
-    help="Shows which objects of a cluster generate rules would create, update and"
+    namespace_help="Namespace of Kyverno, where the record of the generate rules is.",
+    summary="Shows which objects of a cluster generate rules would create, update and"
     " delete now if each trigger changed, with the differences, and writes nothing."
-    " Values of Secrets are hidden. POLICY is a file, - for standard input, or the name"
-    " of a stored policy: name or namespace/name.",
+    " Values of Secrets are hidden.",
 )

@@ -88,7 +88,9 @@ class Recording:
                     data = stream.readline(RECORDING_LINE_BYTES_MAX + 1)
                 except EOFError:
                     # A file that is still written, or whose worker was killed.
-                    self._note(file, "ends early; the reviews before that count")
+                    self._note(
+                        file, "is truncated; the reviews before the cut are used"
+                    )
                     return
                 except (zlib.error, gzip.BadGzipFile) as error:
                     raise _wrong(file, f"is damaged: {error}", number) from error
@@ -107,7 +109,7 @@ class Recording:
                         self._note(file, "ends within a line, which is left out")
                         return
                     raise _wrong(
-                        file, f"is not a recording: {error}", number
+                        file, f"has a line that is not a review: {error}", number
                     ) from error
 
     def _take_header(self, file: Path, data: bytes) -> None:

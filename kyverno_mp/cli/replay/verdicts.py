@@ -199,10 +199,10 @@ class Replayer:
             return _undecidable({(_NO_POLICY, f"the review: {error}")})
         assert isinstance(answer, bytes), "without lanes, nothing is answered later"
         undecided = self._undecided(line)
-        told = _ANSWER.decode(answer).response
+        response = _ANSWER.decode(answer).response
         if route.webhook == MUTATE:
-            return self._mutated(told, undecided)
-        return self._validated(told, undecided)
+            return self._mutated(response, undecided)
+        return self._validated(response, undecided)
 
     def _undecided(self, line: Line) -> set[tuple[str, str]]:
         """Return the policies whose results are not known, and why."""
@@ -230,7 +230,9 @@ class Replayer:
                         found.add((policy.key, f"redacted: {', '.join(line.redacted)}"))
         return found
 
-    def _validated(self, told: _Response, undecided: set[tuple[str, str]]) -> Verdict:
+    def _validated(
+        self, response: _Response, undecided: set[tuple[str, str]]
+    ) -> Verdict:
         unknown = {policy for policy, _ in undecided}
         responses = self._current.responses
         denying = [
@@ -241,19 +243,21 @@ class Replayer:
             return self._finished(DENIED, undecided, denying)
         if undecided:
             return self._finished(UNDECIDABLE, undecided)
-        return self._finished(ALLOWED if told.allowed else DENIED, undecided)
+        return self._finished(ALLOWED if response.allowed else DENIED, undecided)
 
-    def _mutated(self, told: _Response, undecided: set[tuple[str, str]]) -> Verdict:
+    def _mutated(self, response: _Response, undecided: set[tuple[str, str]]) -> Verdict:
         responses = self._current.responses
         if undecided:
             return self._finished(UNDECIDABLE, undecided, is_validated=False)
-        if not told.allowed:
+        if not response.allowed:
             denying = [one for one in responses if one.errored() or one.failed()]
             return self._finished(DENIED, undecided, denying)
         mutating = [
             one for one in responses if any(r.status == PASS for r in one.results)
         ]
-        patch = _PATCH.decode(base64.b64decode(told.patch)) if told.patch else []
+        patch = (
+            _PATCH.decode(base64.b64decode(response.patch)) if response.patch else []
+        )
         return self._finished(ALLOWED, undecided, mutating if patch else (), patch)
 
     def _finished(

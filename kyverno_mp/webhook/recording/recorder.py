@@ -69,7 +69,7 @@ class ReviewRecorder:
         try:
             self._files.prepare()
         except OSError as error:
-            # Told at the start; each review tries again, and is counted.
+            # Logged once at the start; each review tries again and counts the failure.
             _LOG.error("reviews cannot be recorded yet: %s", error)
         self._queue.start()
 

@@ -1,7 +1,7 @@
 """Remember in a journal which policies' triggers could not be recorded.
 
 Room: webhook. Takes: names of policies. Gives: LostPolicies. Next:
-leader/triggers/writer.py writes UpdateRequests that sync these policies anew.
+leader/triggers/writer.py writes UpdateRequests that synchronize these policies again.
 May touch: the journal of this process, its log; counts.
 Source: docs/pools.md 3 (a full journal).
 

@@ -541,7 +541,7 @@ def test_a_segment_that_is_still_written(scene: Scene) -> None:
     file = scene.policies("p", needs_label("p", "app"))
     done = scene.replay(file, "-o", "json")
     assert json.loads(done.out)["requests"] == 2
-    assert "ends early; the reviews before that count" in done.err
+    assert "is truncated; the reviews before the cut are used" in done.err
 
 
 def _header(version: int = 1) -> bytes:
@@ -553,7 +553,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "empty.jsonl": (b"", "is not a recording of reviews"),
     "array.jsonl": (b"[]\n", "is not a recording of reviews"),
     "version.jsonl": (_header(2), "has version 2, and only 1 is known"),
-    "line.jsonl": (_header() + b"{}\n{}\n", "is not a recording"),
+    "line.jsonl": (_header() + b"{}\n{}\n", "has a line that is not a review"),
     "text.jsonl.gz": (b"hello\n", "is damaged"),
     "flipped.jsonl.gz": (
         gzip.compress(_header())[:-8] + b"\xff" * 8,
