@@ -15,6 +15,11 @@ from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.telemetry.families import Family
+
+
+class ReportsMetrics(Metrics, Protocol):
+    """Takes histograms, too."""
 
     def observe(self, family: Family, labels: tuple[str, ...], seconds: float) -> None:
         """Add an observation to a histogram."""
@@ -48,7 +53,7 @@ class ReportsDependencies:
     """Acts as the reports account."""
     evaluators: Evaluators
     published: Published
-    metrics: Metrics
+    metrics: ReportsMetrics
     settings: Settings
     holds_lease: Callable[[], bool]
     """Asked before each write."""
