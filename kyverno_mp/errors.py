@@ -19,11 +19,10 @@ Error:
         SnapshotUnusable, LeaseLost, QueueFull, Preempted
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(NamedTuple):
     """The location of an error; any part may be empty.
 
     Shape: ``Where(policy="ns/name", rule="r", path="spec.rules[0].match")``.

@@ -1,9 +1,10 @@
 """Compile regular expressions with RE2, and measure the work of compiling.
 
 Room: values. Takes: patterns of up to REGEX_CHARACTERS_MAX. Gives: Regex.
-Next: the regex functions of JMESPath and CEL, which format the errors and charge.
+Next: the regex functions of JMESPath and CEL, which charge.
 May touch: a bounded cache of compiled expressions.
-Source: measured on RE2 with its default of 8 MiB a program.
+Source: measured on RE2 with its default of 8 MiB a program; Go's regexp/syntax (error
+texts, the escape C).
 
 The length of a pattern does not show the work of compiling it: a class of Unicode
 letters has three characters and 400 instructions, and ``a{1000}`` has a thousand. So
@@ -22,6 +23,22 @@ _KEPT_MAX: Final = 1024
 _TOO_LARGE: Final = b"pattern too large"
 _GIVEN_UP_INSTRUCTIONS: Final = 350_000
 """The maximum that RE2 has compiled of a pattern when it finds that it is too large."""
+_MESSAGES: Final = {
+    "invalid escape sequence": "invalid escape sequence",
+    "invalid character class range": "invalid character class range",
+    "invalid character class": "invalid character class",
+    "missing ]": "missing closing ]",
+    "missing )": "missing closing )",
+    "unexpected )": "unexpected )",
+    "trailing \\": "trailing backslash at end of expression",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid UTF-8": "invalid UTF-8",
+    "invalid named capture group": "invalid named capture",
+}
+"""RE2's error -> Go's."""
 _SQUARE_PER_INSTRUCTION: Final = 1000
 """Simplifying a long row of ``a?`` takes time quadratic in its length."""
 
@@ -35,6 +52,18 @@ class Regex(NamedTuple):
     compiled: Any
     error: str
     instructions: int
+
+    def error_text(self, pattern: str) -> str:
+        """Return the error of the pattern as Go's package regexp prints it."""
+        for theirs, ours in _MESSAGES.items():
+            if self.error.startswith(theirs):
+                part = self.error[len(theirs) :].removeprefix(": ")
+                if ours.startswith(("missing closing )", "unexpected")):
+                    part = pattern
+                if ours.startswith("trailing"):
+                    part = ""
+                return f"error parsing regexp: {ours}: `{part}`"
+        return f"error parsing regexp: {self.error}"
 
 
 class _Memo:
@@ -88,7 +117,24 @@ def _compile(pattern: str, *, captures: bool) -> Regex:
         is_large = type(raw) is bytes and raw.startswith(_TOO_LARGE)
         made = _GIVEN_UP_INSTRUCTIONS if is_large else 0
         return Regex(None, text, made + square)
+    if "\\C" in pattern and _has_byte_escape(pattern):
+        return Regex(None, "invalid escape sequence: \\C", square)
     return Regex(compiled, "", compiled.programsize + square)
+
+
+def _has_byte_escape(pattern: str) -> bool:
+    r"""Return whether the pattern has ``\C``, one byte in RE2 and an error in Go."""
+    at = 0
+    while (at := pattern.find("\\", at)) >= 0:
+        letter = pattern[at + 1 : at + 2]
+        if letter == "C":
+            return True
+        if letter == "Q":
+            at = pattern.find("\\E", at)
+            if at < 0:
+                return False
+        at += 2
+    return False
 
 
 def _options(*, captures: bool) -> Any:

@@ -65,7 +65,8 @@ def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
     body = [[_wrapped(cell) for cell in row.cells(detailed=detailed)] for row in rows]
     titles = list(names)
     if len(rows) > _COUNT_FROM:
-        titles[0] = f"ID ({len(rows)})"
+        # KYVERNO: cli 8 - the printer's own space after the count widens the column.
+        titles[0] = f"ID ({len(rows)}) "
     widths = [
         max(len(titles[i]), *(len(part) for line in body for part in line[i]))
         for i in range(len(names))

@@ -1,19 +1,30 @@
-"""Find the conversions of constants that fail before an expression runs.
+"""Find the constants of an expression that fail before it runs.
 
 Room: expr. Takes: a checked Node. Gives: cel-go's text of the first failure, "" for
 none. Next: compiler/cel.py. May touch: nothing outside its arguments.
-Source: cel-go interpreter/decorators.go (decOptimize, maybeOptimizeConstUnary): a
-program folds conversions of constants when it is built, also in branches that no
-evaluation would reach, and cannot be built if one fails.
+Source: cel-go interpreter/decorators.go (decOptimize, decRegexOptimizer): a program
+folds lists, maps and conversions of constants and compiles constant regular
+expressions when it is built, also in branches that no evaluation would reach, and
+cannot be built if one fails.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
-from kyverno_mp.expr.cel.nodes import Call, Const, Expression, Node
+from kyverno_mp.expr.cel.literals import check_regex
+from kyverno_mp.expr.cel.nodes import (
+    Call,
+    Const,
+    Expression,
+    ListLit,
+    MapLit,
+    Node,
+)
 from kyverno_mp.expr.cel.parse import children
 from kyverno_mp.expr.cel.program import link_expression
-from kyverno_mp.expr.cel.values import Meter
+from kyverno_mp.expr.cel.values import CelFailed, Meter
+from kyverno_mp.expr.compile_budget import spend
 
 _CONVERSIONS: Final = frozenset(
     {
@@ -23,8 +34,12 @@ _CONVERSIONS: Final = frozenset(
 )
 
 
+_SEARCHES: Final = frozenset({"find", "findAll", "matches"})
+_KEYS: Final = frozenset({"bool", "int", "string", "uint"})
+
+
 def constant_failure(root: Node) -> str:
-    """Return the text of the first conversion of a constant that fails, or ""."""
+    """Return the text of the first constant that fails, or ""."""
     # Post-order without recursion: macros and chains of operators may be deep.
     found: list[Node] = []
     stack = [root]
@@ -32,19 +47,57 @@ def constant_failure(root: Node) -> str:
         node = stack.pop()
         found.append(node)
         stack.extend(children(node))
-    constants: set[int] = set()
+    constants: dict[int, int] = {}
     for node in reversed(found):
-        if isinstance(node, Const):
-            constants.add(id(node))
-        elif isinstance(node, Call) and _is_folded(node, constants):
-            constants.add(id(node))
-            text = _failure(node)
-            if text:
-                return text
+        text = ""
+        if _is_constant(node, constants):
+            constants[id(node)] = 1 + sum(constants[id(c)] for c in children(node))
+            if isinstance(node, Call):
+                # Each conversion evaluates everything below it again.
+                spend(constants[id(node)])
+                text = _failure(node)
+        elif isinstance(node, Call) and node.function in _SEARCHES:
+            text = _regex_failure(node, constants)
+        if text:
+            return text
     return ""
 
 
-def _is_folded(call: Call, constants: set[int]) -> bool:
+def _is_constant(node: Node, constants: Mapping[int, int]) -> bool:
+    """``constants``: the constants below the node, with the nodes that each has."""
+    if isinstance(node, Const):
+        return True
+    if isinstance(node, Call):
+        return _is_folded(node, constants)
+    if isinstance(node, ListLit):
+        return not node.optional and all(id(item) in constants for item in node.items)
+    return isinstance(node, MapLit) and all(
+        isinstance(key, Const)
+        and key.kind in _KEYS
+        and id(value) in constants
+        and not optional
+        for key, value, optional in node.entries
+    )
+
+
+def _regex_failure(call: Call, constants: Mapping[int, int]) -> str:
+    given = call.args if call.target is None else (call.target, *call.args)
+    if len(given) < 2 or id(given[1]) not in constants:  # noqa: PLR2004 - text, pattern
+        return ""
+    try:
+        pattern = link_expression(Expression("", given[1]), ()).evaluate((), Meter())
+    except (ExpressionFailed, BudgetExceeded):
+        return ""
+    if not isinstance(pattern, str):
+        return ""
+    try:
+        check_regex(pattern)
+    except CelFailed as error:
+        return error.message
+    return ""
+
+
+def _is_folded(call: Call, constants: Mapping[int, int]) -> bool:
     if call.target is not None or len(call.args) != 1:
         return False
     return call.function in _CONVERSIONS and id(call.args[0]) in constants

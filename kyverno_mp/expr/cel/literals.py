@@ -11,8 +11,9 @@ from typing import Final
 
 from kyverno_mp.expr.cel.functions.regexes import compile_regex, compile_work
 from kyverno_mp.expr.cel.functions.text_format import ONLY, Clause, clauses
-from kyverno_mp.expr.cel.functions.times import parse_timestamp
+from kyverno_mp.expr.cel.functions.times import SECOND, parse_timestamp
 from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, MapLit, Node
+from kyverno_mp.expr.cel.operators import timestamp_result
 from kyverno_mp.expr.cel.types import DYN, Substitution, Type
 from kyverno_mp.expr.cel.values import CelFailed
 from kyverno_mp.expr.compile_budget import spend
@@ -26,21 +27,42 @@ _MICROSECONDS_PER_STEP: Final = 4
 def literal_problem(function: str, const: Const) -> str:
     """Return the validator's text, "" if the constant is valid."""
     if const.kind != "string":
-        # For the type checker null may be a duration, but it is not a valid one.
-        is_none = const.kind == "null" and function in ("duration", "timestamp")
-        return f"invalid {function} argument" if is_none else ""
+        is_valid = function not in _TIMES or _is_time(function, const)
+        return "" if is_valid else f"invalid {function} argument"
     try:
         if function == "duration" and parse_duration(const.value) is None:
             return "invalid duration argument"
         if function == "timestamp":
             parse_timestamp(const.value)
         elif function == "matches":
-            spend(_REGEX_STEPS + len(const.value))
-            spend(compile_work(const.value) // _MICROSECONDS_PER_STEP)
-            compile_regex(const.value)
+            check_regex(const.value)
     except CelFailed:
         return f"invalid {function} argument"
     return ""
+
+
+def check_regex(pattern: str) -> None:
+    """Compile a constant expression and charge the policy. Raises: CelFailed."""
+    spend(_REGEX_STEPS + len(pattern))
+    spend(compile_work(pattern) // _MICROSECONDS_PER_STEP)
+    compile_regex(pattern)
+
+
+_TIMES: Final = ("duration", "timestamp")
+
+
+def _is_time(function: str, const: Const) -> bool:
+    """Return whether the constant, no string, is the time that the function makes."""
+    # For the type checker null may be either, but it is no valid one.
+    if const.kind == "null" or (const.kind == "int" and function == "duration"):
+        return False
+    if const.kind != "int":
+        return True
+    try:
+        timestamp_result(const.value * SECOND)
+    except CelFailed:
+        return False
+    return True
 
 
 _PRINTED: Final[dict[str, frozenset[str]]] = {

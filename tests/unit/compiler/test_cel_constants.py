@@ -12,6 +12,10 @@ from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.program import link_expression
 from kyverno_mp.expr.cel.values import Meter
 
+DOUBLE = "type conversion error from 'string' to 'double'"
+OF_INT = "type conversion error from 'int' to 'google.protobuf.Duration'"
+REGEX = "error parsing regexp: missing closing ]: `[`"
+BYTE_ESCAPE = r"error parsing regexp: invalid escape sequence: `\C`"
 INT = "type conversion error from 'string' to 'int'"
 ENVIRONMENT = cel_environment({}, params=False, authorizer=False)
 
@@ -31,6 +35,24 @@ ENVIRONMENT = cel_environment({}, params=False, authorizer=False)
         ("int(1e30) == 1", "integer overflow"),
         ("true || bool('x')", "type conversion error from 'string' to 'bool'"),
         ("double('1e400') > 1.0", "type conversion error from 'string' to 'double'"),
+        ("true || duration(int('1')) == duration('1s')", OF_INT),
+        ("true || duration(dyn(1)) == duration('1s')", OF_INT),
+        ("true || int(dyn([1])) == 1", "no such overload: int(list)"),
+        (
+            "true || timestamp(dyn(['a'])) == timestamp(1)",
+            "no such overload: timestamp(list)",
+        ),
+        ("true || int(dyn([object])) == 1", ""),
+        ("true || 'a'.matches(string('['))", REGEX),
+        ("true || matches('a', dyn('['))", REGEX),
+        ("true || object.metadata.name.find('[') == ''", REGEX),
+        ("true || 'a'.findAll(string('[')) == []", REGEX),
+        ("true || 'a'.matches(string('\\\\C'))", BYTE_ESCAPE),
+        ("'a'.matches(string('\\\\Q\\\\C\\\\E'))", ""),
+        ("true || 'a'.matches(object.metadata.name + '[')", ""),
+        ("double('1_0') == 10.0 && double('0x1.8p1') == 3.0", ""),
+        ("true || double('1__0') == 1.0", DOUBLE),
+        ("true || double('0x10') == 1.0", DOUBLE),
         ("int('12') == 12", ""),
         ("int(-1.5) == -1", ""),
         ("int('a' + 'b') == 1 || true", ""),
@@ -43,6 +65,24 @@ def test_a_constant_that_cannot_be_converted(text: str, failure: str) -> None:
     found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
     wanted = f"program instantiation failed: {failure}" if failure else ""
     assert found.error == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("duration(1) == duration('1s')", "invalid duration argument"),
+        ("true || duration(-1) == duration('1s')", "invalid duration argument"),
+        (
+            "true || timestamp(253402300800) > timestamp(0)",
+            "invalid timestamp argument",
+        ),
+        ("timestamp(253402300799) > timestamp(0)", ""),
+    ],
+)
+def test_a_constant_number_that_is_no_time(text: str, message: str) -> None:
+    found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
+    assert message in found.error
+    assert bool(found.error) is bool(message)
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_true(text: str) -> None:
         ("'%d'.format([dyn('a')])", ("error during formatting: decimal clause can only"
          " be used on integers, was given string")),
         ("object.metadata.name.matches(object.metadata.name + '(')",
-         "error parsing regexp: missing ): web("),
+         "error parsing regexp: missing closing ): `web(`"),
         ("{'a': 1}.transformMapEntry(k, v, {'z': v}).z + x", "no such overload"),
     ],
 )  # fmt: skip

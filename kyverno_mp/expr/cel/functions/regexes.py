@@ -25,10 +25,10 @@ _INSTRUCTION_COST: Final = 10
 
 
 def compile_regex(pattern: str) -> Any:
-    """Compile with a cache; raises CelFailed with Go's prefix of the text."""
+    """Compile with a cache; raises CelFailed with Go's text."""
     found = _remembered(pattern)
     if found.compiled is None:
-        raise CelFailed(f"error parsing regexp: {found.error}")
+        raise CelFailed(found.error_text(pattern))
     return found.compiled
 
 

@@ -5,6 +5,7 @@ May touch: nothing outside its arguments.
 Source: the CEL language definition; docs/behaviour/cel 12c (conversions).
 """
 
+import contextlib
 import math
 import re
 from typing import Final
@@ -35,10 +36,17 @@ _BOOLS: Final = {
 }
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _FLOAT: Final = re.compile(
-    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?"
+    r"[+-]?(?:[0-9](?:_?[0-9])*(?:\.(?:[0-9](?:_?[0-9])*)?)?|\.[0-9](?:_?[0-9])*)"
+    r"(?:[eE][+-]?[0-9](?:_?[0-9]){0,5})?"
     r"|[+-]?(?:inf|infinity)|nan",
     re.ASCII | re.IGNORECASE,
 )
+_HEXADECIMAL_FLOAT: Final = re.compile(
+    r"[+-]?0x(?:(?:_?[0-9a-f])+(?:\.(?:[0-9a-f](?:_?[0-9a-f])*)?)?"
+    r"|\.[0-9a-f](?:_?[0-9a-f])*)p[+-]?[0-9](?:_?[0-9]){0,5}",
+    re.ASCII | re.IGNORECASE,
+)
+"""Go wants the exponent, and takes an underscore between digits and after 0x."""
 
 
 def _size(_meter: Meter, value: Value) -> int:
@@ -68,6 +76,9 @@ def _text_to_double(meter: Meter, text: str) -> float:
         # Go refuses a number that is out of range; infinity has to be written out.
         if abs(found) != float("inf") or "inf" in text.lower():
             return found
+    if _HEXADECIMAL_FLOAT.fullmatch(text):
+        with contextlib.suppress(OverflowError):
+            return float.fromhex(text.replace("_", ""))
     raise _conversion_error("string", "double")
 
 

@@ -185,6 +185,11 @@ def _text_to_duration(_meter: Meter, text: str) -> Duration:
     return parse_duration_text(text)
 
 
+def _int_to_duration(_meter: Meter, _value: int) -> Duration:
+    # KYVERNO: cel 12c - declared for the type checker only; cel-go cannot convert it.
+    raise CelFailed("type conversion error from 'int' to 'google.protobuf.Duration'")
+
+
 def _same(_meter: Meter, value: Value) -> Value:
     return value
 
@@ -203,7 +208,7 @@ OVERLOADS = (
     function("timestamp(timestamp) -> timestamp", _same),
     function("duration(string) -> duration", _text_to_duration, cost=_PARSED_COST),
     function("duration(duration) -> duration", _same),
-    function("duration(int) -> duration", lambda _m, ns: Duration(ns), cost=8),
+    function("duration(int) -> duration", _int_to_duration, cost=8),
     function("int(timestamp) -> int", lambda _m, t: t.ns // SECOND),
     function("int(duration) -> int", lambda _m, d: int_result(d.ns)),
     function(

@@ -24,21 +24,6 @@ from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.regex import compile_regex as remembered
 
-_MESSAGES: Final = {
-    "invalid escape sequence": "invalid escape sequence",
-    "invalid character class range": "invalid character class range",
-    "invalid character class": "invalid character class",
-    "missing ]": "missing closing ]",
-    "missing )": "missing closing )",
-    "unexpected )": "unexpected )",
-    "trailing \\": "trailing backslash at end of expression",
-    "no argument for repetition operator": "missing argument to repetition operator",
-    "invalid repetition size": "invalid repeat count",
-    "bad repetition operator": "invalid nested repetition operator",
-    "invalid perl operator": "invalid or unsupported Perl syntax",
-    "invalid UTF-8": "invalid UTF-8",
-    "invalid named capture group": "invalid named capture",
-}
 _TEMPLATE: Final = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 
 
@@ -66,19 +51,7 @@ def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> A
     found = remembered(pattern, captures=captures)
     if runtime.meets_regex(pattern):
         runtime.charge(found.instructions)
-    return found.compiled or _error_text(found.error, pattern)
-
-
-def _error_text(text: str, pattern: str) -> str:
-    for theirs, ours in _MESSAGES.items():
-        if text.startswith(theirs):
-            part = text[len(theirs) :].removeprefix(": ")
-            if ours.startswith(("missing closing )", "unexpected")):
-                part = pattern
-            if ours.startswith("trailing"):
-                part = ""
-            return f"error parsing regexp: {ours}: `{part}`"
-    return f"error parsing regexp: {text}"
+    return found.compiled or found.error_text(pattern)
 
 
 def _regex_match(runtime: Runtime, pattern: str, value: Json) -> Json:
