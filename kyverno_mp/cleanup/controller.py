@@ -113,6 +113,13 @@ class CleanupController:
             self._refused.pop(stored.key, None)
         return done
 
+    def stop(self) -> None:
+        """Leave the state of the policies to the next holder, who runs them."""
+        with self._lock:
+            known = list(self._compiled.values())
+        for one in known:
+            self._dependencies.metrics.hold(CLEANUP_HALTED, one.stored.labels, 0.0)
+
     def problems(self) -> list[str]:
         """Return why policies that are due cannot run."""
         with self._lock:

@@ -146,6 +146,7 @@ class Cleanup:
         end_s = time.monotonic() + _STOP_S
         for thread in self._threads:
             thread.join(max(0.0, end_s - time.monotonic()))
+        self.controller.stop()
 
     def problems(self) -> list[str]:
         """Return the current problems."""

@@ -942,3 +942,19 @@ def test_a_kind_that_is_removed_during_a_run(api: FakeApi, due: Any) -> None:
     assert condition_of(api)["reason"] == "Succeeded"
     assert api.count(f"GET .*{many}")
     assert not api.deletions
+
+
+def test_a_holder_that_ends_leaves_no_alert(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Its replica would report a halted policy for ever that another one runs."""
+    serve_kinds(api)
+    policy(api, annotations={BUDGET: "0"})
+    config_map(api, "one")
+    clock.turn(61)
+    key = "kyverno_mp_cleanup_halted", ("ClusterCleanupPolicy", "", "p")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        assert recorded.counts[key] == 1
+        one.cleanup.controller.stop()
+        assert recorded.counts[key] == 0
