@@ -10,6 +10,7 @@ Error:
         SettingInvalid    an environment variable, flag or file of settings
         ExpressionInvalid an expression does not parse
         ExpressionFailed  an expression or substitution failed at run time
+          NamespaceGone     of an object that was listed before
         BudgetExceeded    an expression spent its steps or bytes
       DependencyError   the operator, later (retry_after_s)
         KubeUnavailable, KubeConflict, KubeNotFound, KubeRefused, KubeExpired
@@ -18,11 +19,10 @@ Error:
         SnapshotUnusable, LeaseLost, QueueFull, Preempted
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(NamedTuple):
     """The location of an error; any part may be empty.
 
     Shape: ``Where(policy="ns/name", rule="r", path="spec.rules[0].match")``.
@@ -90,6 +90,10 @@ class ExpressionInvalid(InputError):
 
 class ExpressionFailed(InputError):
     """An expression, substitution or look-up failed while a rule ran."""
+
+
+class NamespaceGone(ExpressionFailed):
+    """The namespace of an object that was listed is gone, and the object with it."""
 
 
 class BudgetExceeded(InputError):

@@ -703,6 +703,34 @@ REPORTS_OBJECT_S_MAX = 30
 REPORTS_WATCHES_MAX = 256
 """Kinds that are scanned: each costs one connection and one thread."""
 
+REPORTS_POLICIES_BYTES_MAX = 2 * 1024 * 1024
+"""Admission policies of the API server itself that are reported, with their bindings.
+Each batch brings those of its kind to an evaluator; a hundred have some 200 KiB."""
+
 REPORTS_RETRIES_MAX = 100_000
 """Objects that are looked at once more after a failure; about 300 bytes each. What does
 not fit is found by the next scan of its kind."""
+
+DASHBOARD_RESULTS_MAX = 200_000
+"""Results of stored reports that the dashboard lists, some 200 bytes each. Further ones
+are in its totals only, and a metric counts them."""
+
+DASHBOARD_ROWS = 100
+"""Rows of one page of a list: some 60 KB."""
+
+DASHBOARD_CONNECTIONS_MAX = 32
+"""Connections of browsers; the oldest unfinished one is closed for a new one."""
+
+DASHBOARD_SAMPLES_MAX = 120
+"""Moments of a chart over time. When they are full, every second one is dropped and the
+next ones are taken half as often, so a chart always begins at the start."""
+
+DASHBOARD_SERIES_MAX = 400
+"""Groups whose counts are kept over time; 120 moments of all of them are 2 MB. Further
+groups have no chart."""
+
+DASHBOARD_EXCEPTIONS_MAX = 1000
+"""PolicyExceptions that the dashboard lists; it counts all."""
+
+DASHBOARD_TOKEN_CHARACTERS_MIN = 16
+"""A shorter token can be guessed in time, because guesses are not slowed down."""

@@ -9,6 +9,7 @@ Only objects whose labels name the policy and the rule are deleted, each with th
 and the version that was seen, so that an object whose labels changed stays.
 """
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -209,10 +210,17 @@ class Downstream:
     ) -> Iterator[Found]:
         """Yield the objects with all these labels. ``kinds`` None: of every kind.
 
-        Raises: DependencyError.
+        Raises: KubeRefused after the last kind, when a named one cannot be listed;
+        other DependencyErrors at once.
         """
+        refused: KubeRefused | None = None
         for resource in self._resources(kinds):
-            yield from self._listed(resource, selector, skips_refused=kinds is None)
+            try:
+                yield from self._listed(resource, selector)
+            except KubeRefused as error:
+                refused = error
+        if refused is not None and kinds is not None:
+            raise refused
 
     def cloned(self, source: Trigger) -> list[Found]:
         """Return what any rule cloned from a source. Raises: DependencyError."""
@@ -276,9 +284,7 @@ class Downstream:
             if resource is not None:
                 yield resource
 
-    def _listed(
-        self, resource: Resource, selector: Selector, *, skips_refused: bool
-    ) -> list[Found]:
+    def _listed(self, resource: Resource, selector: Selector) -> list[Found]:
         found: dict[str, Found] = {}
 
         def take(raw: msgspec.Raw) -> None:
@@ -292,11 +298,9 @@ class Downstream:
         scope = WatchScope(
             resource=resource, label_selector=text_of(selector), metadata_only=True
         )
-        try:
+        # K8S: 404 for a list: the kind was removed, and its objects with it.
+        with contextlib.suppress(KubeNotFound):
             list_all(self._client, scope, take)
-        except (KubeRefused, KubeNotFound):
-            if not skips_refused:
-                raise
         return list(found.values())
 
     def label_source(self, source: Json, label: str) -> None:

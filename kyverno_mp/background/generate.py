@@ -62,6 +62,7 @@ from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generation import evaluate_generations
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
@@ -241,7 +242,11 @@ class Generator:
         except (KubeConflict, KubeNotFound) as error:
             raise _SourceChanged("background.source", error.message) from error
         except DependencyError as error:
-            _log.warning("source of a clone: %s", error.message)
+            hides = hides_values(str(source.get("kind") or ""))
+            _log.warning(
+                "source of a clone: %s",
+                withheld(error.code) if hides else error.message,
+            )
 
     def _delete_stale(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json

@@ -38,6 +38,14 @@ class Kinds:
             found = self._of_kind(api_version, kind)
         return found
 
+    def serves(self, api_version: str, kind: str) -> bool:
+        """Return whether a kind is served now: it may have been removed since.
+
+        Raises: DependencyError.
+        """
+        self._refresh()
+        return self._of_kind(api_version, kind) is not None
+
     def find(self, selector: KindSelector) -> tuple[Resource, ...]:
         """Return what a kind selector names. Raises: DependencyError."""
         found = self._discovery.directory.find(selector)

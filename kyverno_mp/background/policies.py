@@ -209,6 +209,18 @@ class MutateRule(msgspec.Struct, frozen=True):
         """Its name."""
         return self.linked.ir.name
 
+    @property
+    def target_kinds(self) -> list[str] | None:
+        """Return the kinds of its targets; None = known only later."""
+        mutate = self.linked.ir.mutate
+        found = []
+        for one in (mutate.targets if mutate else None) or ():
+            kind = parse_kind(str(one.selected.source.get("kind") or "")).kind
+            if not kind or "{{" in kind or "*" in kind:
+                return None
+            found.append(kind)
+        return found
+
 
 class ReadyPolicy(msgspec.Struct, frozen=True):
     """A policy ready to run; only its background rules."""

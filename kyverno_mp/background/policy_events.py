@@ -26,7 +26,7 @@ from kyverno_mp.background.policies import (
 from kyverno_mp.background.register import Register, RuleKinds
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
-from kyverno_mp.errors import InputError
+from kyverno_mp.errors import InputError, KubeRefused
 from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
@@ -99,7 +99,11 @@ class PolicyEvents:
         moved = (*self._moved.pop(key, ()), *self._release_moved(key, ready.generates))
         if left := [task for task in moved if not self._submit(task)]:
             self._moved[key] = left
-        refused = sum(not self._submit(task) for task in self._tasks(ready))
+        failures: list[KubeRefused] = []
+        tasks = self._tasks(ready, failures)
+        refused = sum(not self._submit(task) for task in tasks)
+        if failures:
+            raise failures[0]
         if left or refused:
             return Result(retry=True)
         after_s = self._dependencies.settings.background_scan_interval_s
@@ -132,10 +136,17 @@ class PolicyEvents:
         stored = self._policies.get(policy)
         if stored is not None:
             ready = self._policies.ready(stored)
+        refused: KubeRefused | None = None
         for rule, kinds in self._register.of(policy).items():
             if rule in wanted or (ready is not None and rule in ready.generates):
                 continue
-            self._delete(Origin(policy, rule), kinds)
+            try:
+                self._delete(Origin(policy, rule), kinds)
+            except KubeRefused as error:
+                # The objects of the other rules go all the same.
+                refused = error
+        if refused is not None:
+            raise refused
 
     def _release_moved(
         self, policy: str, rules: Mapping[str, GenerateRule]
@@ -163,20 +174,27 @@ class PolicyEvents:
 
     def _delete(self, origin: Origin, kinds: list[tuple[str, str]] | None) -> None:
         selector = rule_selector(origin)
-        for found in list(self._downstream.find(selector, kinds)):
+        for found in self._downstream.find(selector, kinds):
             if found.labels.get(SOURCE_UID):
                 # Clones stay when their rule goes.
                 continue
             if self._downstream.delete(found, selector):
                 self._dependencies.metrics.count(BACKGROUND_WRITES, ("deleted",))
 
-    def _tasks(self, ready: ReadyPolicy) -> Iterator[Task]:
-        """Yield what has to be done for the triggers of a policy."""
+    def _tasks(self, ready: ReadyPolicy, failures: list[KubeRefused]) -> Iterator[Task]:
+        """Yield what has to be done for the triggers of a policy.
+
+        ``failures`` gets why the objects of a rule cannot be listed: its triggers are
+        not known then, those of the other rules are.
+        """
         name = ready.stored.name
         for rule in ready.generates.values():
             triggers: dict[str, Trigger] = {}
             if rule.synchronizes:
-                triggers |= self._of_downstream(Origin(name, rule.name), rule)
+                try:
+                    triggers |= self._of_downstream(Origin(name, rule.name), rule)
+                except KubeRefused as error:
+                    failures.append(error)
             if rule.existing:
                 triggers |= self._existing.triggers(ready.ir, rule)
             for trigger in triggers.values():

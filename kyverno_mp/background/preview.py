@@ -9,7 +9,7 @@ The parts are those of the pool, so that both come to the same result. None of t
 write: the guard refuses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -17,7 +17,12 @@ from kyverno_mp.background.content import bare, has_same_content, over
 from kyverno_mp.background.downstream import Downstream, Found
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate import Generator, place_of
-from kyverno_mp.background.labels import rule_selector, trigger_of, trigger_selector
+from kyverno_mp.background.labels import (
+    Selector,
+    rule_selector,
+    trigger_of,
+    trigger_selector,
+)
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.register import Register
 from kyverno_mp.background.triggers import Triggers, is_ending
@@ -83,7 +88,7 @@ class Previewer:
         for rule in policy.generates.values():
             for trigger in self._all_triggers(policy, rule, found):
                 self._add(found, rule, trigger)
-        found.planned += self._of_removed(policy)
+        found.planned += self._of_removed(policy, found)
         return found
 
     def _all_triggers(
@@ -95,11 +100,25 @@ class Previewer:
         )
         if rule.synchronizes:
             selector = rule_selector(Origin(policy.stored.name, rule.name))
-            for one in self._downstream.find(selector, rule.downstream_kinds()):
+            kinds = rule.downstream_kinds()
+            for one in self._listed(selector, kinds, found):
                 trigger = trigger_of(one.labels)
                 if trigger is not None:
                     triggers.setdefault(trigger.key, trigger)
         return list(triggers.values())
+
+    def _listed(
+        self,
+        selector: Selector,
+        kinds: Collection[tuple[str, str]] | None,
+        found: Preview,
+    ) -> Iterator[Found]:
+        """Yield generated objects; a kind that cannot be listed is a problem."""
+        try:
+            yield from self._downstream.find(selector, kinds)
+        except KubeRefused as error:
+            if error.message not in found.problems:
+                found.problems.append(error.message)
 
     def _add(self, found: Preview, rule: GenerateRule, trigger: Trigger) -> None:
         try:
@@ -168,17 +187,16 @@ class Previewer:
             return self.objects.try_apply(resource, raw)
         return self.objects.try_replace(resource, raw)
 
-    def _of_removed(self, policy: ReadyPolicy) -> Iterator[Planned]:
+    def _of_removed(self, policy: ReadyPolicy, found: Preview) -> Iterator[Planned]:
         """Yield the objects of rules that the stored policy has, and this one lacks."""
         name = policy.stored.name
         for rule, kinds in self.register.of(name).items():
             if rule in policy.generates:
                 continue
-            for found in self._downstream.find(
-                rule_selector(Origin(name, rule)), kinds
-            ):
-                if not found.labels.get(SOURCE_UID):
-                    yield self._deleted(rule, trigger_of(found.labels), found)
+            selector = rule_selector(Origin(name, rule))
+            for one in self._listed(selector, kinds, found):
+                if not one.labels.get(SOURCE_UID):
+                    yield self._deleted(rule, trigger_of(one.labels), one)
 
     def _deleted(self, rule: str, trigger: Trigger | None, found: Found) -> Planned:
         live = self.objects.find(found.resource, found.key)

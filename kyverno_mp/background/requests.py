@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.failure import Failure
 from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.runner import TRANSIENT, Failure, Runner
+from kyverno_mp.background.runner import TRANSIENT, Runner
 from kyverno_mp.background.update_request import (
     COMPLETED,
     FAILED,

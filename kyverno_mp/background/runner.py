@@ -8,11 +8,12 @@ Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
 from kyverno_mp.background.changes import Changes
+from kyverno_mp.background.failure import Failure, failure_of, failure_of_request
 from kyverno_mp.background.generate import Generator
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
@@ -30,14 +31,6 @@ from kyverno_mp.errors import (
 )
 
 TRANSIENT: Final = (KubeUnavailable, DeadlinePassed, KubeExpired, SnapshotUnusable)
-
-
-class Failure(NamedTuple):
-    """Why a task failed."""
-
-    task: Task | None
-    policy: ReadyPolicy | None
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +55,7 @@ class Runner:
         except TRANSIENT:
             raise
         except DependencyError as error:
-            return Failure(None, None, error.message), None
+            return failure_of_request(one, error), None
 
     def _run(
         self, one: StoredRequest, *, is_late: bool = False
@@ -103,7 +96,7 @@ class Runner:
             except TRANSIENT:
                 raise
             except (InputError, DependencyError) as error:
-                failure = failure or Failure(task, policy, error.message)
+                failure = failure or failure_of(task, policy, error)
                 continue
             if outcome.waits:
                 waits = waits or outcome

@@ -64,7 +64,7 @@ class Triggers:
 
         Raises: DependencyError.
         """
-        return self._kinds.of_kind(trigger.api_version, trigger.kind) is not None
+        return self._kinds.serves(trigger.api_version, trigger.kind)
 
     def _named(self, resource: Resource, trigger: Trigger, name: str) -> Json | None:
         namespace = trigger.namespace if resource.namespaced else ""

@@ -184,7 +184,11 @@ class Batcher:
             if error.code != "kube.forbidden":
                 raise
         query = [("fieldSelector", f"metadata.name={name}")]
-        found = self._client.get(resource.collection(namespace), query)
+        try:
+            found = self._client.get(resource.collection(namespace), query)
+        except KubeNotFound:
+            # K8S: the kind was removed, and its objects with it.
+            return None
         for one in found.get("items") or ():
             if one["metadata"].get("name") == name:
                 return one

@@ -15,7 +15,7 @@ from kyverno_mp.cleanup.policy import CompiledPolicy, StoredPolicy, compiled_pol
 from kyverno_mp.cleanup.recorder import RunRecorder
 from kyverno_mp.cleanup.runner import Runner
 from kyverno_mp.cleanup.status import Claim, End, Statuses
-from kyverno_mp.errors import LeaseLost, PolicyInvalid, StateError
+from kyverno_mp.errors import KubeRefused, LeaseLost, PolicyInvalid, StateError
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import CLEANUP_NAMESPACES_AT_A_TIME
@@ -72,6 +72,8 @@ class CleanupController:
         """Namespaces with a run in progress."""
         self._reported: dict[Key, object] = {}
         """The version of each policy that was reported as invalid."""
+        self._refused: dict[Key, str] = {}
+        """Why the runs of policies that are due cannot be recorded."""
 
     def reconcile(self, key: str) -> Result:
         """Start or resume the run of one policy if it is due.
@@ -101,9 +103,33 @@ class CleanupController:
         if not self._enter(stored.namespace):
             return Result(after_s=_BUSY_S)
         try:
-            return self._run(policy)
+            done = self._run(policy)
+        except KubeRefused as error:
+            self._report_refused(stored, error)
+            raise
         finally:
             self._leave(stored.namespace)
+        with self._lock:
+            self._refused.pop(stored.key, None)
+        return done
+
+    def problems(self) -> list[str]:
+        """Return why policies that are due cannot run."""
+        with self._lock:
+            return list(self._refused.values())
+
+    def _report_refused(self, stored: StoredPolicy, error: KubeRefused) -> None:
+        """Report once that a run cannot be recorded: no status says so."""
+        text = f"clean-up policy {stored.shown} cannot run: {error.message}"
+        with self._lock:
+            known, self._refused[stored.key] = self._refused.get(stored.key), text
+        if known != text:
+            dependencies = self._dependencies
+            recorder = RunRecorder(
+                stored, "", dependencies.events, dependencies.metrics
+            )
+            recorder.error(text)
+            recorder.count_error("")
 
     def _enter(self, namespace: str) -> bool:
         """Reserve a run for a namespace; False when it, or too many others, have one.
@@ -186,6 +212,7 @@ class CleanupController:
         with self._lock:
             known = self._compiled.pop(key, None)
             self._reported.pop(key, None)
+            self._refused.pop(key, None)
         if known is not None:
             self._dependencies.metrics.hold(CLEANUP_HALTED, known.stored.labels, 0.0)
 

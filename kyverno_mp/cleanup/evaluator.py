@@ -18,6 +18,7 @@ from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
     InputError,
+    NamespaceGone,
     SnapshotUnusable,
 )
 from kyverno_mp.kube.resource import Resource
@@ -82,6 +83,9 @@ class Evaluator:
             for block in blocks
             for one in (block.filters if block is not None else ())
         )
+        self._lock = threading.Lock()
+        self._unpublished: dict[str, dict[str, str] | None] = {}
+        """The labels of namespaces that the leader's copy lacks; None: it is gone."""
         clock = Clock(dependencies.clock.now, dependencies.clock.monotonic_ns)
         self._engine = Engine(_with_cached_calls(dependencies.cluster_data), clock)
 
@@ -106,6 +110,8 @@ class Evaluator:
             return Verdict.UNDECIDED, error.message
         try:
             return self._evaluate(request, live)
+        except NamespaceGone:
+            return Verdict.IGNORED, ""
         except (InputError, DependencyError, SnapshotUnusable) as error:
             return Verdict.UNDECIDED, error.message
 
@@ -114,7 +120,7 @@ class Evaluator:
     ) -> tuple[Verdict, str]:
         if self._excludes(request):
             return Verdict.IGNORED, ""
-        labels = self._labels(request.namespace) if live is None else live
+        labels = self._known_labels(request.namespace) if live is None else live
         request.namespace_labels = labels
         if not self._linked.selects(request):
             return Verdict.IGNORED, ""
@@ -140,15 +146,34 @@ class Evaluator:
         found = self._objects.objects(asked, 0)
         return labels_of(found[0]["metadata"].get("labels")) if found else None
 
-    def _labels(self, namespace: str) -> dict[str, str]:
+    def _known_labels(self, namespace: str) -> dict[str, str]:
+        """Return the labels as they are known.
+
+        Raises: NamespaceGone; ExpressionFailed when nobody can tell; DependencyError.
+        """
         if not namespace or not self._reads_labels or self._namespaces is None:
             return {}
         found = self._namespaces.labels(namespace)
-        if found is None:
+        if found is not None:
+            return dict(found)
+        with self._lock:
+            if namespace not in self._unpublished:
+                self._unpublished[namespace] = self._of_unpublished(namespace)
+            labels = self._unpublished[namespace]
+        if labels is None:
+            raise NamespaceGone("cleanup.namespace", f"namespace {namespace} is gone")
+        return labels
+
+    def _of_unpublished(self, namespace: str) -> dict[str, str] | None:
+        """Read the labels of a namespace that is very new, or gone: None.
+
+        Raises: ExpressionFailed when nobody can tell; DependencyError.
+        """
+        if self._objects is None:
             raise ExpressionFailed(
                 "cleanup.namespace", f"the labels of namespace {namespace} are unknown"
             )
-        return dict(found)
+        return self._live_labels(namespace)
 
 
 def _request(resource: Resource, raw: Json) -> Request:

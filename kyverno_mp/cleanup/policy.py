@@ -15,7 +15,14 @@ from kyverno_mp.compiler.cleanup import compile_cleanup
 from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
+from kyverno_mp.policy.cleanup_policy import (
+    BUDGET,
+    DRY_RUN,
+    DRY_RUN_EXPECTED,
+    DRY_RUNS,
+    CleanupPolicy,
+    ClusterCleanupPolicy,
+)
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.settings.settings import Settings
@@ -23,8 +30,6 @@ from kyverno_mp.values.budget import Budget, parse_budget
 from kyverno_mp.values.cron import Schedule, parse_schedule
 from kyverno_mp.values.gotime_parse import RFC3339, parse_time
 
-DRY_RUN: Final = "kyverno-mp.io/dry-run"
-BUDGET: Final = "kyverno-mp.io/deletion-budget"
 CONDITION: Final = "CleanedUp"
 RUNNING: Final = "Running"
 CLUSTER_POLICIES: Final = Resource(
@@ -204,9 +209,9 @@ def _options_of(annotations: Mapping[str, str], settings: Settings) -> RunOption
         reason = f"annotation {BUDGET}: {error.message}"
         raise ExpressionFailed(error.code, reason) from error
     dry_run = annotations[DRY_RUN]
-    if dry_run not in ("", "true", "false"):
+    if dry_run not in DRY_RUNS:
         raise ExpressionFailed(
-            "cleanup.dry_run", f'annotation {DRY_RUN}: expected "true" or "false"'
+            "cleanup.dry_run", f"annotation {DRY_RUN}: {DRY_RUN_EXPECTED}"
         )
     return RunOptions(
         is_dry_run=settings.cleanup_dry_run or dry_run == "true",

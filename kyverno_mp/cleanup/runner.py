@@ -15,11 +15,12 @@ from kyverno_mp.cleanup.deletion import Deleter
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.evaluator import Evaluator
 from kyverno_mp.cleanup.kinds import Kinds
-from kyverno_mp.cleanup.policy import BUDGET, CompiledPolicy
+from kyverno_mp.cleanup.policy import CompiledPolicy
 from kyverno_mp.cleanup.recorder import RunRecorder, shown
 from kyverno_mp.cleanup.scan import Candidate, Scan, ScanInputs, scan
 from kyverno_mp.cleanup.status import Claim, End
 from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.policy.cleanup_policy import BUDGET
 
 
 class Steps(Protocol):

@@ -36,7 +36,7 @@ from kyverno_mp.kube.cache import Informer, Project
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.limits import CLEANUP_POLICIES_MAX
+from kyverno_mp.limits import CLEANUP_POLICIES_MAX, CLEANUP_SHOWN_MAX
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import DEFECTS
@@ -111,12 +111,12 @@ class Cleanup:
             clock_s=clock.monotonic_s,
         )
         runner = Runner(dependencies, kinds, access)
-        controller = CleanupController(
+        self.controller = CleanupController(
             dependencies, self.policies, runner, self._stopping.is_set
         )
         self.controllers = Controllers(
             self.queue,
-            {NAME: controller},
+            {NAME: self.controller},
             on_defect=lambda name: dependencies.metrics.count(DEFECTS, (name,)),
         )
         for informer in self.policies.informers:
@@ -160,7 +160,8 @@ class Cleanup:
                 f"{more} clean-up policies above the limit of {CLEANUP_POLICIES_MAX}"
                 " do not run"
             )
-        return [*failing, *self.ttl.problems()]
+        refused = self.controller.problems()[:CLEANUP_SHOWN_MAX]
+        return [*failing, *refused, *self.ttl.problems()]
 
     def resync(self) -> None:
         """Add all policies again if the full queue dropped some."""

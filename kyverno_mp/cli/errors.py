@@ -6,8 +6,6 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
 
 from os import PathLike
 
-from kyverno_mp.errors import ExpressionFailed
-
 
 class CommandFailed(Exception):
     """A command ends with ``Error: <message>`` on stderr (silent when empty)."""
@@ -20,10 +18,6 @@ class CommandFailed(Exception):
 
 class NotEvaluated(CommandFailed):
     """A command needs a feature that this version does not evaluate."""
-
-
-class NamespaceGone(ExpressionFailed):
-    """The namespace of an object that was listed before is not there any more."""
 
 
 def read_error(error: OSError, path: str | PathLike[str]) -> str:

@@ -8,7 +8,6 @@ May touch: nothing outside its arguments. Source: docs/behaviour/engine 6.4, 6.7
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid
@@ -127,7 +126,7 @@ def located_fault(problem: Problem) -> Problem:
     line, column, reason = int(located[1]), int(located[2]), located[3]
     if line > 1:
         reason, column = f"line {line}, column {column}: {reason}", 0
-    return replace(problem, reason=reason, column=column)
+    return problem._replace(reason=reason, column=column)
 
 
 def _tree_faults(tree: Json, path: str, rule: str) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Check permissions with SubjectAccessReviews and cache the answers for five seconds.
+"""Check permissions with SubjectAccessReviews; a permission is cached for five seconds.
 
 Room: egress. Takes: an account, a verb, a PermissionTarget. Gives:
 LivePermissions; satisfies policy/ports.Permissions. Next: webhook/live.py.
@@ -18,7 +18,7 @@ from kyverno_mp.program.ports import AccessQuery
 
 _ACCOUNT: Final = "system:serviceaccount:"
 _KEPT_S: Final = 5.0
-"""Short, so that a retry after a permission was granted gets the new answer."""
+"""Only permissions: whoever grants one, and tries again, gets the new answer."""
 _CALL_NS_MAX: Final = 3 * 10**9
 _ATTRIBUTES: Final = (
     "verb",
@@ -39,7 +39,7 @@ class LivePermissions:
     def __init__(self, client: Client) -> None:
         self._authority = LiveAuthority(client)
         self._lock = threading.Lock()
-        self._answers: dict[_Question, tuple[float, bool]] = {}
+        self._granted_s: dict[_Question, float] = {}
 
     def allows(self, account: str, verb: str, target: PermissionTarget) -> bool:
         """Return what a SubjectAccessReview answers. Raises: DependencyError."""
@@ -56,15 +56,16 @@ class LivePermissions:
         )
         now_s = time.monotonic()
         with self._lock:
-            known = self._answers.get(question)
-        if known is not None and now_s - known[0] < _KEPT_S:
-            return known[1]
-        allowed = self._ask(question)
+            granted_s = self._granted_s.get(question)
+        if granted_s is not None and now_s - granted_s < _KEPT_S:
+            return True
+        if not self._ask(question):
+            return False
         with self._lock:
-            if len(self._answers) >= ACCESS_ANSWERS_MAX:
-                self._answers.clear()
-            self._answers[question] = (now_s, allowed)
-        return allowed
+            if len(self._granted_s) >= ACCESS_ANSWERS_MAX:
+                self._granted_s.clear()
+            self._granted_s[question] = now_s
+        return True
 
     def _ask(self, question: _Question) -> bool:
         account, *values = question

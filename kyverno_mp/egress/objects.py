@@ -48,7 +48,8 @@ class LiveObjects:
     def objects(self, asked: ObjectQuery, deadline_ns: int) -> Sequence[Json]:
         """Return the objects, sorted by namespace and name.
 
-        Raises: ExpressionFailed, DependencyError.
+        Raises: ExpressionFailed, DependencyError; KubeNotFound only if there is no
+        other kind: one of several that was removed meanwhile has no objects.
         """
         selector = KindSelector(asked.group, asked.version, asked.kind, "")
         resources = self._kinds.resources(selector)
@@ -61,7 +62,11 @@ class LiveObjects:
             if asked.namespace not in _ANY and not resource.namespaced:
                 # A cluster-scoped resource has no objects in the requested namespace.
                 continue
-            found += self._of_resource(resource, asked, deadline_ns)
+            try:
+                found += self._of_resource(resource, asked, deadline_ns)
+            except KubeNotFound:
+                if len(resources) == 1:
+                    raise
         if asked.subresource:
             found = [
                 part

@@ -6,7 +6,7 @@ clean-up pool reads them. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.3, 7.
 """
 
-from typing import Literal
+from typing import Final, Literal
 
 from kyverno_mp.policy.fields.conditions import AnyAllConditionsV2
 from kyverno_mp.policy.fields.context import ContextEntry
@@ -14,6 +14,12 @@ from kyverno_mp.policy.fields.match import MatchFilters
 from kyverno_mp.policy.fields.meta import ObjectMeta
 from kyverno_mp.policy.fields.record import Fields
 from kyverno_mp.values.jsonvalue import Json
+
+DRY_RUN: Final = "kyverno-mp.io/dry-run"
+BUDGET: Final = "kyverno-mp.io/deletion-budget"
+"""Annotations of either kind, which upstream does not have."""
+DRY_RUNS: Final = ("", "true", "false")
+DRY_RUN_EXPECTED: Final = 'expected "true" or "false"'
 
 
 class CleanupSpec(Fields, frozen=True, kw_only=True):

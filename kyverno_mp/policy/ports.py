@@ -7,7 +7,6 @@ Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from kyverno_mp.values.built_in_kinds import BUILT_IN, ApiResource
@@ -72,8 +71,7 @@ def account_of(namespace: str, component: str) -> str:
     return f"system:serviceaccount:{namespace}:kyverno-{component}-controller"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
+class ClusterView(NamedTuple):
     """The cluster as checks see it; ``permissions`` None = not checked.
 
     ``schemas`` None = CEL is not checked against the schemas of kinds. The accounts are

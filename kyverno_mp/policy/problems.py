@@ -9,7 +9,7 @@ Source: docs/behaviour/engine 10; k8s.io/apimachinery field.Error (texts of
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.limits import JSON_DEPTH_MAX
@@ -18,8 +18,7 @@ from kyverno_mp.values.jsonvalue import Json
 _RULE_PATH = re.compile(r"spec\.rules\[(\d+)\]")  # our own text, not a user's pattern
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """One reason why a document is refused.
 
     Shape: ``Problem("policy.unknown_field", "spec.rules[0].mach", "r", 'unknown
@@ -42,12 +41,11 @@ class Problem:
         return f"{place}: {self.reason}" if place else self.reason
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(NamedTuple):
     """The findings of decode or check: problems refuse, warnings are only shown."""
 
     problems: tuple[Problem, ...] = ()
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[str, ...] = ()
 
 
 class DocumentInvalid(PolicyInvalid):

@@ -18,7 +18,7 @@ from kyverno_mp.policy.check import (
     check_fields,
     first_error_like_upstream,
 )
-from kyverno_mp.policy.checks.cleanup import deletion_refusals
+from kyverno_mp.policy.checks.cleanup import deletion_refusals, run_warnings
 from kyverno_mp.policy.checks.cluster import (
     check_permissions,
     check_subresources,
@@ -76,6 +76,7 @@ def review(
         return ReviewVerdict(error)
     if isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
         error = next(deletion_refusals(document, view), "")
+        return ReviewVerdict(error, [] if error else list(run_warnings(document)))
     return ReviewVerdict(error)
 
 

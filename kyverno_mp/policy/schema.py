@@ -17,7 +17,6 @@ from typing import Final
 import re2
 
 from kyverno_mp.policy.cluster_policy import Spec
-from kyverno_mp.policy.crd.cel_kinds import CEL_KINDS
 from kyverno_mp.policy.crd.kind import Kind
 from kyverno_mp.policy.crd.notation import record
 from kyverno_mp.policy.problems import Problem
@@ -95,6 +94,8 @@ def _beta() -> Schema:
 
 @cache
 def _schema(version: str, kind: str) -> Schema | None:
+    from kyverno_mp.policy.crd.cel_kinds import CEL_KINDS  # few runs have such kinds
+
     return _found(CEL_KINDS, version, kind)
 
 

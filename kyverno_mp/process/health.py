@@ -1,16 +1,14 @@
 """Answer probes, /metrics and /policies in a separate process.
 
 Room: process. Takes: the runtime folder that the other processes write. Gives: HTTP/1.1
-responses, one per connection. May touch: its listening socket, files of the runtime
-folder. Everything is bounded: 8 KiB for request heads, five seconds per request, a
-fixed number of connections, of which the oldest unfinished one is closed for a new one.
+responses. Next: process/http_server.py reads the requests and sends the responses.
+May touch: its listening socket, files of the runtime folder.
 One thread computes the metrics for all clients, so a slow scrape delays no probe.
 Source: docs/behaviour/controllers 2.1; docs/architecture.md 2.
 """
 
 import asyncio
 import logging
-import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,6 +29,7 @@ from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.pool.health import PoolHealth, read_pool_health
 from kyverno_mp.process.certificate_expiry import CertificateExpiry
 from kyverno_mp.process.gauges import Pod, measure
+from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
 from kyverno_mp.process.pages import JSON, TEXT, for_reader, json_text, start_page
 from kyverno_mp.process.readiness import (
     Health,
@@ -53,17 +52,11 @@ from kyverno_mp.telemetry.expose import Format, PlainText, format_for, render
 from kyverno_mp.telemetry.page import is_running
 
 _log = logging.getLogger(__name__)
-_HEAD_BYTES_MAX: Final = 8 * 1024
-_REQUEST_S_MAX: Final = 5.0
 _SCRAPE_S_MAX: Final = 60.0
 _CONNECTIONS_MAX: Final = 256
 _PROBLEMS_MAX: Final = 50
 """Problems of one kind that /healthz lists; /policies has them all."""
 _LONG: Final = ("/metrics", "/policies")
-_LONG_MAX: Final = 8
-"""Concurrent responses of several MiB: a client that does not read keeps its own."""
-_Connections = dict["asyncio.Task[None]", asyncio.StreamWriter]
-"""In order of arrival."""
 Answer = tuple[HTTPStatus, str, bytes]
 
 
@@ -109,6 +102,14 @@ class Reporter:
         be older than allowed.
         """
         return _verdict(self._health().unready)
+
+    def unready(self) -> tuple[str, ...]:
+        """Return why the pod is not ready, empty if it is."""
+        return self._health().unready
+
+    def generation(self) -> int:
+        """Return the generation of policies that every worker serves."""
+        return generation_served(self._workers())
 
     def summary(self) -> Summary:
         """Return what is in force, and what was left out."""
@@ -250,13 +251,9 @@ class Reporter:
 
 
 class Server:
-    """A small HTTP/1.1 server: GET and HEAD of a few paths."""
+    """Answers GET and HEAD of a few paths."""
 
     def __init__(self, reporter: Reporter) -> None:
-        self._unfinished: _Connections = {}
-        """Connections that wait for their client."""
-        self._long: _Connections = {}
-        """Connections with requests for possibly large responses."""
         self._scraper = ThreadPoolExecutor(1, thread_name_prefix="metrics")
         self._scrapes: dict[Format, asyncio.Future[Answer]] = {}
         self._reporter = reporter
@@ -266,62 +263,20 @@ class Server:
             "/healthz": reporter.healthz,
             "/policies": reporter.policies,
         }
+        self._server = HttpServer(
+            self._respond,
+            connections_max=_CONNECTIONS_MAX,
+            is_long=lambda asked: asked.path in _LONG,
+        )
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until SIGTERM."""
-        ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, ended.set)
-        server = await asyncio.start_server(
-            self._connection, sock=listener, limit=_HEAD_BYTES_MAX
-        )
-        async with server:
-            await ended.wait()
+        await self._server.serve(listener)
 
-    async def _connection(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._make_room(self._unfinished, _CONNECTIONS_MAX)
-        self._unfinished[task] = writer
-        try:
-            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
-            # Requests that have arrived get a response, however many follow.
-            self._unfinished.pop(task, None)
-            method, path, accept = _asked(head)
-            if path in _LONG:
-                self._make_room(self._long, _LONG_MAX)
-                self._long[task] = writer
-            answer = await self._answer(method, path, accept)
-            self._make_room(self._unfinished, _CONNECTIONS_MAX)
-            self._unfinished[task] = writer
-            writer.write(_response(method, answer))
-            await asyncio.wait_for(writer.drain(), _REQUEST_S_MAX)
-            writer.close()
-            await asyncio.wait_for(writer.wait_closed(), _REQUEST_S_MAX)
-        except (
-            TimeoutError,
-            OSError,
-            asyncio.IncompleteReadError,
-            asyncio.LimitOverrunError,
-        ):
-            writer.transport.abort()
-        finally:
-            self._unfinished.pop(task, None)
-            self._long.pop(task, None)
-            writer.close()
-
-    @staticmethod
-    def _make_room(connections: _Connections, most: int) -> None:
-        """Close the connection that has waited longest for its client.
-
-        A probe sends its request and reads the response at once. A connection that
-        stays open must not keep probes out, or the kubelet would kill a healthy pod.
-        """
-        if len(connections) >= most:
-            oldest = next(iter(connections))
-            connections.pop(oldest).transport.abort()
+    async def _respond(self, asked: Asked) -> bytes:
+        accept = asked.headers.get("accept", "")
+        answer = await self._answer(asked.method, asked.path, accept)
+        return response_bytes(asked.method, *answer)
 
     async def _answer(self, method: str, path: str, accept: str = "") -> Answer:
         if not path:
@@ -359,17 +314,6 @@ def run(
     asyncio.run(Server(reporter).serve(listener))
 
 
-def _asked(head: bytes) -> tuple[str, str, str]:
-    """Return method, path and Accept header; an empty path if a request is invalid."""
-    first, *rest = head.decode("latin-1").split("\r\n")
-    words = first.split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
-        return "GET", "", ""
-    pairs = [line.partition(":") for line in rest]
-    accept = [value for name, _, value in pairs if name.lower() == "accept"]
-    return words[0], words[1].partition("?")[0], ",".join(accept)
-
-
 def _verdict(reasons: tuple[str, ...]) -> Answer:
     if not reasons:
         return _plain(HTTPStatus.OK)
@@ -379,16 +323,3 @@ def _verdict(reasons: tuple[str, ...]) -> Answer:
 
 def _plain(status: HTTPStatus) -> Answer:
     return status, TEXT, f"{status.phrase}\n".encode()
-
-
-def _response(method: str, answer: Answer) -> bytes:
-    status, content_type, body = answer
-    head = (
-        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
-        f"Content-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n"
-        "Cache-Control: no-store\r\n"
-        "X-Content-Type-Options: nosniff\r\n"
-        "Connection: close\r\n\r\n"
-    ).encode("latin-1")
-    return head if method == "HEAD" else head + body

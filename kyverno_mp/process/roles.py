@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from kyverno_mp.process import background, cleanup, health, leader, reports, webhook
+from kyverno_mp.process import (
+    background,
+    cleanup,
+    dashboard,
+    health,
+    leader,
+    reports,
+    webhook,
+)
 from kyverno_mp.process.readiness import LEADER, WEBHOOK
 from kyverno_mp.process.start import Start
 from kyverno_mp.process.supervisor import Role
@@ -78,6 +86,14 @@ def _answer_probes(start: Start) -> None:
     health.run(settings, start.runtime_dir, start.probes, QUEUES, pools, cert)
 
 
+def _show_pages(start: Start) -> None:
+    dashboard.run(start, pools_of(start.settings))
+
+
+def _shows_pages(settings: Settings) -> bool:
+    return settings.dashboard
+
+
 ROLES: Final = (
     Entry(
         name=LEADER,
@@ -120,6 +136,7 @@ ROLES: Final = (
         is_enabled=_runs_reports,
         count=_evaluators,
     ),
+    Entry(name=dashboard.NAME, run=_show_pages, is_enabled=_shows_pages),
     Entry(name="health", run=_answer_probes),
 )
 QUEUES: Final[Mapping[str, tuple[str, ...]]] = {one.name: one.queues for one in ROLES}

@@ -60,8 +60,10 @@ def serve(settings: Settings) -> int:
         _HEALTH_BACKLOG,
         "--health-port, KYVERNO_MP_HEALTH_HOST, KYVERNO_MP_HEALTH_PORT",
     )
+    pages = _pages(settings)
     settings = dataclasses.replace(
         settings,
+        dashboard_port=port_of(pages) if pages else settings.dashboard_port,
         webhook_port=port_of(reviews) if reviews else settings.webhook_port,
         health_port=port_of(probes),
     )
@@ -72,6 +74,7 @@ def serve(settings: Settings) -> int:
         files=files,
         reviews=reviews,
         probes=probes,
+        dashboard=pages,
     )
     pools = pools_of(settings)
     banner = Banner(settings, files, Reporter(settings, runtime_dir, QUEUES, pools))
@@ -106,6 +109,18 @@ def _reviews(settings: Settings) -> socket.socket | None:
     )
 
 
+def _pages(settings: Settings) -> socket.socket | None:
+    """Return the socket of the dashboard, None if it is off."""
+    if not settings.dashboard:
+        return None
+    return listen(
+        settings.dashboard_host,
+        settings.dashboard_port,
+        _HEALTH_BACKLOG,
+        "KYVERNO_MP_DASHBOARD_HOST, KYVERNO_MP_DASHBOARD_PORT",
+    )
+
+
 def _check(settings: Settings) -> None:
     problems = [
         f"{name}: {path} does not exist"
@@ -115,6 +130,7 @@ def _check(settings: Settings) -> None:
             ("KYVERNO_MP_TLS_CERT_FILE", settings.tls_cert_file),
             ("KYVERNO_MP_TLS_KEY_FILE", settings.tls_key_file),
             ("KYVERNO_MP_API_CALL_TOKEN_FILE", settings.api_call_token_file),
+            ("KYVERNO_MP_DASHBOARD_TOKEN_FILE", settings.dashboard_token_file),
         )
         if path and not Path(path).exists()
     ]

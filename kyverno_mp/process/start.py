@@ -24,3 +24,5 @@ class Start:
     """The webhook's listening socket, None in a pod without a webhook."""
     probes: socket.socket
     """The health process's listening socket."""
+    dashboard: socket.socket | None = None
+    """The dashboard's listening socket, None if it is off."""

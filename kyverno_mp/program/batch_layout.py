@@ -9,7 +9,6 @@ their verdicts are reached before an external call can use up the time.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
@@ -57,8 +56,7 @@ class BatchPolicy(NamedTuple):
     order: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The policies of a batch in the order of evaluation.
 
     ``portions``: the policies, with a check of the clock before each portion;

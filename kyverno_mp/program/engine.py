@@ -80,6 +80,11 @@ class Engine:
         """Return the current time of the clock for paces and deadlines."""
         return self._clock.monotonic_ns()
 
+    @property
+    def cluster_data(self) -> ClusterData:
+        """The data that rules read."""
+        return self._cluster_data
+
     def open(
         self, request: Request, deadline_ns: int = 0, pace: Pace | None = None
     ) -> RequestContext:

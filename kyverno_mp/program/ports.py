@@ -8,8 +8,8 @@ Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
 from kyverno_mp.values.image import ImageSettings
@@ -36,8 +36,7 @@ class ConfigMaps(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ApiRequest:
+class ApiRequest(NamedTuple):
     """One call for a context entry: to the API server or a service."""
 
     method: str
@@ -101,8 +100,7 @@ class NamespaceObjects(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectQuery:
+class ObjectQuery(NamedTuple):
     """A query for objects: wildcard patterns as in ``kinds``.
 
     ``namespace`` and ``name`` are wildcard patterns, too; "" = any.
@@ -132,8 +130,7 @@ class Objects(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessQuery:
+class AccessQuery(NamedTuple):
     """An access check for a user. ``attributes``: as CEL's authorizer names them.
 
     E.g. ``{"group": "apps", "resource": "deployments", "verb": "delete"}``, or
@@ -142,8 +139,8 @@ class AccessQuery:
 
     user: str
     groups: tuple[str, ...] = ()
-    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    attributes: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Sequence[str]] = {}
+    attributes: Mapping[str, str] = {}
 
 
 class Authority(Protocol):
@@ -163,25 +160,26 @@ class KindScopes(Protocol):
         """Answer for a kind. Raises: ExpressionFailed when the kind does not exist."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSettings:
+class RuleSettings(NamedTuple):
     """The operator's settings for rules (docs/behaviour/controllers 10.3)."""
 
-    images: ImageSettings = field(default_factory=ImageSettings)
+    images: ImageSettings = ImageSettings()
     context_bytes_max: int = CONTEXT_BYTES_MAX
 
 
 _DEFAULT_SETTINGS = RuleSettings()
 
 
-@dataclass(frozen=True, slots=True)
-class CelPorts:
+class CelPorts(NamedTuple):
     """The ports of policies in CEL; an expression that uses an absent one fails."""
 
     resources: "ResourcePort | None" = None
     references: "GlobalPort | None" = None
     images: "ImagePort | None" = None
     services: "HttpPort | None" = None
+
+
+_NO_CEL = CelPorts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +199,7 @@ class ClusterData:
     objects: Objects | None = None
     scopes: KindScopes | None = None
     authority: Authority | None = None
-    cel: CelPorts = CelPorts()
+    cel: CelPorts = _NO_CEL
     random_bytes: Callable[[int], bytes] | None = None
     """Source of randomness for JMESPath's ``random``."""
     resolve_host: Callable[[str], list[str]] | None = None

@@ -19,6 +19,9 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     version: str
     kind: str
     objects: tuple[bytes, ...]
+    plural: str = ""
+    documents: tuple[bytes, ...] = ()
+    """Admission policies of the API server itself, with their bindings."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):

@@ -106,12 +106,15 @@ class Dispatch:
     def _ask(self, items: list[Item]) -> Answer:
         """Raises: StateError when evaluators die of the batch."""
         resource = items[0].source.resource
+        plan = self._plan()
         batch = Batch(
-            self._plan().generation,
+            plan.generation,
             resource.group,
             resource.version,
             resource.kind,
             tuple(item.raw for item in items),
+            resource.plural,
+            plan.documents_of(resource),
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
 

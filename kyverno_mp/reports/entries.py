@@ -1,12 +1,13 @@
 """The rows of reports: one result of one rule on one subject, as all reports write it.
 
 Room: reports. Takes: PolicyIR and RuleResult, or the JSON of a report. Gives: Row,
-Subject, row_of. Next: cli/apply/report.py prints these rows; the reports of
-the cluster have the same. May touch: nothing outside its arguments.
+Subject, row_of, public_row_of. Next: cli/apply/report.py prints these rows; the
+reports of the cluster have the same. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.5, 6.6; docs/behaviour/engine 8.6.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values
 
 KYVERNO: Final = "kyverno"
 """Source of the rows of ClusterPolicy and Policy."""
@@ -33,6 +35,8 @@ _SOURCES: Final = {
     "ValidatingPolicy": "KyvernoValidatingPolicy",
 }
 """The source of the rows of a policy, by its kind."""
+_BOUND: Final = frozenset({"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"})
+"""The properties of their rows name bindings, and nothing else."""
 
 
 class Subject(
@@ -114,6 +118,19 @@ def row_of(
         category=policy.category,
         severity=policy.severity,
     )
+
+
+def public_row_of(policy: PolicyIR, rule: RuleResult, kind: str) -> Row:
+    """Return the row for a report in the cluster, about an object of a kind.
+
+    Without a time. Of a Secret, it lacks what policies make of values: the message, and
+    the properties that a rule names (reportProperties).
+    """
+    if not hides_values(kind):
+        return row_of(policy, rule)
+    known = rule.properties if policy.kind in _BOUND else {}
+    row = row_of(policy, replace(rule, properties=known))
+    return msgspec.structs.replace(row, message="")
 
 
 def word_of(policy: PolicyIR, rule: RuleResult, *, as_warning: bool = False) -> str:

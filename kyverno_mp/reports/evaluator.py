@@ -34,8 +34,10 @@ from kyverno_mp.program.engine import Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.ports import Namespaces
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
+from kyverno_mp.program.secrecy import hides_values, withheld
+from kyverno_mp.reports.admission_rules import AdmissionRules
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.entries import Row, row_of
+from kyverno_mp.reports.entries import Row, public_row_of
 from kyverno_mp.reports.fingerprints import fingerprint_of, joined, plain_row
 from kyverno_mp.reports.plan import is_scanned, names
 from kyverno_mp.snapshot.policies import PolicySegment
@@ -68,6 +70,7 @@ class BatchEvaluator:
         self._types = types
         self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
         self._is_excluded = is_excluded
+        self._admission = AdmissionRules(engine.cluster_data.objects)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[LinkedPolicy]] = {}
 
@@ -84,8 +87,12 @@ class BatchEvaluator:
         if segment is not self._segment:
             self._segment, self._linked = segment, {}
         resource = Resource(
-            group=batch.group, version=batch.version, plural="", kind=batch.kind
+            group=batch.group,
+            version=batch.version,
+            plural=batch.plural,
+            kind=batch.kind,
         )
+        self._admission.begin(batch.documents)
         policies = self._policies_of(segment, resource)
         found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
         return Answer(segment.generation, found)
@@ -140,9 +147,10 @@ class BatchEvaluator:
             request = self._request(resource, msgspec.json.decode(raw))
             if self._is_excluded(request):
                 return Evaluated()
-            return self._found(policies, request)
+            return self._found(resource, policies, request)
         except (DependencyError, SnapshotUnusable) as error:
-            return Evaluated(problem=error.message)
+            hides = hides_values(resource.kind)
+            return Evaluated(problem=withheld(error.code) if hides else error.message)
 
     def _request(self, resource: Resource, raw: Json) -> Request:
         # K8S: items of a list carry neither kind nor apiVersion.
@@ -173,17 +181,24 @@ class BatchEvaluator:
         found = self._namespaces.labels(namespace)
         return dict(found or {}), found is not None
 
-    def _found(self, policies: list[LinkedPolicy], request: Request) -> Evaluated:
+    def _found(
+        self, resource: Resource, policies: list[LinkedPolicy], request: Request
+    ) -> Evaluated:
         deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
         context = self._engine.open(request, deadline_ns)
         rows: list[bytes] = []
         fingerprints: list[bytes] = []
-        for policy in policies:
-            for rule in self._results(policy, context):
-                if rule.status in self._statuses:
-                    row = _bounded(row_of(policy.ir, rule))
-                    rows.append(plain_row(row))
-                    fingerprints.append(fingerprint_of(row, rows[-1]))
+        found = [
+            (policy.ir, rule)
+            for policy in policies
+            for rule in self._results(policy, context)
+        ]
+        found += self._admission.results(request, resource, context.runtime)
+        for ir, rule in found:
+            if rule.status in self._statuses:
+                row = _bounded(public_row_of(ir, rule, request.kind))
+                rows.append(plain_row(row))
+                fingerprints.append(fingerprint_of(row, rows[-1]))
         return Evaluated(joined(fingerprints), tuple(rows))
 
     def _results(
@@ -203,7 +218,13 @@ class BatchEvaluator:
         except (DependencyError, SnapshotUnusable):
             raise
         except Exception as error:  # noqa: BLE001 - the other policies have results
-            _log.exception("policy %s cannot be evaluated", policy.ir.key)
+            hides = hides_values(context.request.kind)
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "policy %s cannot be evaluated (%s)",
+                *(policy.ir.key, type(error).__name__),
+                exc_info=None if hides else error,
+            )
             failure = error
         return [
             not_evaluated(rule.ir, failure)

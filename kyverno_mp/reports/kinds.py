@@ -5,12 +5,13 @@ May touch: the API server through kube/discovery.py, the clock.
 Source: docs/behaviour/controllers 6.3.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.reports.plan import Named
 from kyverno_mp.values.kinds import KindSelector
 
 _REFRESH_S: Final = 30.0
@@ -40,7 +41,13 @@ class Kinds:
         self._asked_s = now_s
         return changed
 
-    def of(self, selectors: Iterable[KindSelector]) -> list[Resource]:
+    def served(self, api_version: str, kind: str) -> Resource | None:
+        """Return the resource of a kind, None if it is not served."""
+        return self._discovery.directory.of_kind(api_version, kind)
+
+    def of(
+        self, selectors: Iterable[KindSelector], named: Collection[Named] = ()
+    ) -> list[Resource]:
         """Return the resources to scan, each in one version.
 
         Of several versions, one that a rule names comes before the server's first.
@@ -51,4 +58,8 @@ class Kinds:
             for one in self._discovery.directory.find(selector):
                 if _NEEDED.issubset(one.verbs):
                     found.setdefault((one.group, one.plural), one)
+        for one in self._discovery.directory.resources if named else ():
+            is_named = (one.group, one.version, one.plural) in named
+            if is_named and not one.subresource and _NEEDED.issubset(one.verbs):
+                found.setdefault((one.group, one.plural), one)
         return [one for key, one in found.items() if key not in _EVENTS]

@@ -14,7 +14,7 @@ Rows of rules that are not in force are removed.
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,27 @@ DISABLED: Final = "reports.kyverno.io/disabled"
 _DIGEST_BYTES: Final = 16
 
 
+class Named(NamedTuple):
+    """A resource that an admission policy of the API server names; ``*`` = any."""
+
+    group: str
+    version: str
+    plural: str
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it names one resource that can be listed."""
+        return "*" not in self and "/" not in self.plural
+
+    def is_of(self, resource: Resource) -> bool:
+        """Return whether it names a resource."""
+        return (
+            self.group in ("*", resource.group)
+            and self.version in ("*", resource.version)
+            and self.plural in ("*", "*/*", resource.plural)
+        )
+
+
 class ScannedRule(msgspec.Struct, frozen=True):
     """What is kept of a rule that is scanned.
 
@@ -45,11 +66,18 @@ class ScannedRule(msgspec.Struct, frozen=True):
     reads_labels: bool
     reads_data: bool
     """ConfigMaps, global context or answers to calls."""
+    named: tuple[Named, ...] = ()
+    document: bytes = b""
+    """An admission policy of the API server, which evaluators get with each batch."""
+    key: bytes = b""
+    """Its key, as in reports/fingerprints.py."""
 
     def may_match(self, resource: Resource) -> bool:
         """Return whether objects of the resource can match."""
         if self.namespace and not resource.namespaced:
             return False
+        if self.document:
+            return any(one.is_of(resource) for one in self.named)
         return any(names(kind, resource) for kind in self.kinds)
 
 
@@ -58,6 +86,8 @@ class Plan(msgspec.Struct, frozen=True):
 
     generation: int = 0
     rules: tuple[ScannedRule, ...] = ()
+    admission: tuple[ScannedRule, ...] = ()
+    """Those of ``rules`` that are policies of the API server itself."""
     derived: frozenset[bytes] = frozenset()
     """Keys, as in reports/fingerprints.py, of the rules that a scan derives."""
     live: frozenset[bytes] = frozenset()
@@ -66,6 +96,22 @@ class Plan(msgspec.Struct, frozen=True):
     def of(self, resource: Resource) -> list[ScannedRule]:
         """Return the rules that may match a resource."""
         return [rule for rule in self.rules if rule.may_match(resource)]
+
+    def documents_of(self, resource: Resource) -> tuple[bytes, ...]:
+        """Return the admission policies that an evaluator needs for a resource."""
+        return tuple(
+            rule.document for rule in self.admission if rule.may_match(resource)
+        )
+
+    @property
+    def named(self) -> frozenset[Named]:
+        """The resources that admission policies name.
+
+        KYVERNO: those with ``*`` and subresources are not looked for.
+        """
+        return frozenset(
+            one for rule in self.admission for one in rule.named if one.is_one
+        )
 
     @property
     def selectors(self) -> list[KindSelector]:
@@ -78,11 +124,15 @@ class Plan(msgspec.Struct, frozen=True):
         return list(found)
 
 
-def plan_of(segment: PolicySegment, types: Iterable[str]) -> Plan:
+def plan_of(
+    segment: PolicySegment,
+    types: Iterable[str],
+    admission: tuple[ScannedRule, ...] = (),
+) -> Plan:
     """Return the plan. ``types``: the types of rules that are scanned."""
-    scanned: list[ScannedRule] = []
-    derived: set[bytes] = set()
-    live: set[bytes] = set()
+    scanned: list[ScannedRule] = list(admission)
+    derived = {one.key for one in admission}
+    live = set(derived)
     wanted = frozenset(types)
     for policy, rule in rules_of(segment):
         if is_disabled(policy):
@@ -93,7 +143,13 @@ def plan_of(segment: PolicySegment, types: Iterable[str]) -> Plan:
             scanned.append(_scanned(policy, rule))
             if rule.name not in policy.review_rules:
                 derived.add(key)
-    return Plan(segment.generation, tuple(scanned), frozenset(derived), frozenset(live))
+    return Plan(
+        generation=segment.generation,
+        rules=tuple(scanned),
+        admission=admission,
+        derived=frozenset(derived),
+        live=frozenset(live),
+    )
 
 
 def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:

@@ -25,11 +25,13 @@ from kyverno_mp.errors import (
     DependencyError,
     KubeNotFound,
     KubeRefused,
+    KubeUnavailable,
     SnapshotUnusable,
 )
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
 from kyverno_mp.limits import REPORTS_WATCHES_MAX
+from kyverno_mp.reports.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.entries import Subject
 from kyverno_mp.reports.feed import Feed
@@ -85,6 +87,7 @@ class Scan:
         self._writer = writer
         self._stored = stored
         self._kinds = Kinds(dependencies.client, self._clock_s)
+        self.admission = AdmissionPolicies(dependencies.client, dependencies.settings)
         self.plan = Plan()
         self.resources: dict[ResourceId, Scanned] = {}
         self.problem = ""
@@ -121,6 +124,7 @@ class Scan:
 
     def stop(self) -> None:
         """End all watches; the feed is closed already."""
+        self.admission.stop()
         for one in self.resources.values():
             one.watch.stop()
 
@@ -130,11 +134,17 @@ class Scan:
         if segment is None:
             return
         served_changed = self._kinds.refresh()
-        if segment.generation == self.plan.generation and not served_changed:
+        self.admission.follow(self._kinds.served)
+        if not self.admission.is_known:
+            # Rows of these policies would be taken for outdated.
             return
-        plan = plan_of(segment, self._types())
+        is_current = segment.generation == self.plan.generation
+        if is_current and not served_changed and not self.admission.has_changed:
+            return
+        plan = plan_of(segment, self._types(), self.admission.rules())
         wanted = {
-            (one.group, one.plural): one for one in self._kinds.of(plan.selectors)
+            (one.group, one.plural): one
+            for one in self._kinds.of(plan.selectors, plan.named)
         }
         # First the plan: what is found from now on is written by it.
         self.plan = plan
@@ -246,15 +256,25 @@ class Scan:
 
     def _scan_due(self) -> None:
         """List and feed what is due. Raises: DependencyError."""
+        failure: DependencyError | None = None
         for one in list(self.resources.values()):
             if not one.due or not one.watch.informer.synced:
                 # The first list of a watch brings everything.
                 continue
             one.started_s = one.started_s or self._clock_s()
             namespaces = [_EVERYWHERE] if _EVERYWHERE in one.due else sorted(one.due)
-            for namespace in namespaces:
-                self._list(one, namespace)
-            one.due.clear()
+            try:
+                for namespace in namespaces:
+                    self._list(one, namespace)
+            except KubeUnavailable as error:
+                if error.code != "kube.server":
+                    raise
+                # An API server behind the API server may be down for days.
+                failure = error
+            else:
+                one.due.clear()
+        if failure is not None:
+            raise failure
 
     def _list(self, one: Scanned, namespace: str) -> None:
         scope = WatchScope(resource=one.resource, namespace=namespace)

@@ -25,7 +25,11 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Call
-from kyverno_mp.limits import REPORTS_RETRIES_MAX, REPORTS_WATCHES_MAX
+from kyverno_mp.limits import (
+    REPORTS_POLICIES_BYTES_MAX,
+    REPORTS_RETRIES_MAX,
+    REPORTS_WATCHES_MAX,
+)
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.dispatch import NAME, Dispatch
@@ -170,6 +174,12 @@ class Reports:
         """Return what is wrong at the moment."""
         watches = [one.watch.informer for one in list(self.scan.resources.values())]
         found = [*_failing(self.stored.informers), *_failing(watches)]
+        found += _failing(self.scan.admission.informers)
+        if self.scan.admission.left_out:
+            found.append(
+                f"{self.scan.admission.left_out} admission policies above the limit of"
+                f" {REPORTS_POLICIES_BYTES_MAX} bytes are not reported"
+            )
         if self._merges:
             found += _failing([self.merging.results.informer])
         if self.scan.left_out:

@@ -147,6 +147,20 @@ class Settings:
             " (policyReports)."
         ),
     )
+    reports_validating_admission_policies: bool = setting(
+        True,
+        Facts(
+            "Report ValidatingAdmissionPolicies with the label"
+            ' reports.kyverno.io/enabled: "true" (validatingAdmissionPolicyReports).'
+        ),
+    )
+    reports_mutating_admission_policies: bool = setting(
+        False,
+        Facts(
+            "Report MutatingAdmissionPolicies with the same label"
+            " (mutatingAdmissionPolicyReports)."
+        ),
+    )
     reports_open: bool = setting(
         False,
         Facts(
@@ -215,6 +229,29 @@ class Settings:
             unit="port",
             low=0,
             high=65535,
+        ),
+    )
+    dashboard: bool = setting(
+        False,
+        Facts("Serve the dashboard, read-only pages on a port of their own."),
+    )
+    dashboard_host: str = setting(
+        "127.0.0.1",
+        Facts(
+            "Address the dashboard listens on. With the default, only kubectl"
+            " port-forward reaches it; 0.0.0.0 = all addresses.",
+        ),
+    )
+    dashboard_port: int = setting(
+        9081,
+        Facts("Plain HTTP port of the dashboard.", unit="port", low=0, high=65535),
+    )
+    dashboard_token_file: str = setting(
+        "",
+        Facts(
+            "File with the token that the dashboard requires, as the password of a"
+            " browser's prompt or as a bearer token; at least 16 characters.",
+            auto="no token is required",
         ),
     )
     # Paths

@@ -108,7 +108,6 @@ _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded on first use"
 _SIGNATURES: Final = "signatures"
 _REGISTRY: Final = "images from registries in a cluster"
-_REPORTS: Final = "reports of the API server's own policies"
 _FEW_REPORTS: Final = "there are at most two EphemeralReports a replica"
 _GENERATED: Final = "generated admission policies"
 _MEMORY: Final = "there is no Go runtime whose memory has a limit"
@@ -293,8 +292,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("backgroundScan", "true", "R", setting="reports_scan"),
     Flag("aggregateReports", "true", "R", setting="reports_aggregate"),
     Flag("policyReports", "true", "R", setting="reports_store"),
-    Flag("validatingAdmissionPolicyReports", "true", "R", later=_REPORTS),
-    Flag("mutatingAdmissionPolicyReports", "false", "R", later=_REPORTS),
+    Flag(
+        "validatingAdmissionPolicyReports",
+        "true",
+        "R",
+        setting="reports_validating_admission_policies",
+    ),
+    Flag(
+        "mutatingAdmissionPolicyReports",
+        "false",
+        "R",
+        setting="reports_mutating_admission_policies",
+    ),
     Flag(
         "aggregationWorkers",
         "10",

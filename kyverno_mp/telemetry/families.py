@@ -346,6 +346,21 @@ BACKGROUND_CONTESTED: Final = Family(
     "Times that a generated object was left as it is for a while, because others change"
     " it each time it is synchronised.",
 )
+DASHBOARD_REQUESTS: Final = Family(
+    "kyverno_mp_dashboard_requests_total",
+    "counter",
+    ("outcome",),
+    "Number of requests to the dashboard, by outcome: served, refused (no valid token,"
+    " or asked for by a name), unknown (no such page, method or query), failed (see the"
+    " log).",
+)
+DASHBOARD_LEFT_OUT: Final = Family(
+    "kyverno_mp_dashboard_results_left_out",
+    "gauge",
+    (),
+    "Number of results of stored reports that the dashboard has in its totals only, for"
+    " lack of room.",
+)
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
@@ -357,6 +372,7 @@ RECORDED: Final = (
     *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
     BACKGROUND_CONTESTED,
     *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
+    *(DASHBOARD_REQUESTS, DASHBOARD_LEFT_OUT),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -8,7 +8,6 @@ github.com/distribution/reference.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -175,8 +174,7 @@ def _check_digest(digest: str) -> None:
         raise ValueError("invalid checksum digest format")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageSettings:
+class ImageSettings(NamedTuple):
     """The inputs of the extraction in addition to the resource.
 
     ``search``: evaluates the jmesPath of an extractor on the text found.

@@ -194,20 +194,23 @@ def test_discovery(client: Client) -> None:
 
 def test_two_replicas_and_a_lease(objects: Objects, namespace: str) -> None:
     def replica(name: str) -> Election:
-        terms = Terms(namespace=namespace, name="l", identity=name, retry_s=0.3)
+        # Of a second each: a lease of six outlives a slow call on a busy machine.
+        terms = Terms(namespace=namespace, name="l", identity=name, retry_s=1.0)
         return Election(objects, terms)
 
     one, two = replica("one"), replica("two")
     stopping = threading.Event()
     thread = threading.Thread(target=one.run, args=(stopping,))
     thread.start()
-    wait_for(one.holds)
-    assert not two.step()
-    time.sleep(2)
-    assert not two.step()
-    assert one.holds()
-    stopping.set()
-    thread.join()
+    try:
+        wait_for(one.holds)
+        assert not two.step()
+        time.sleep(2)
+        assert not two.step()
+        assert one.holds()
+    finally:
+        stopping.set()
+        thread.join()
     wait_for(two.step)
     assert not one.holds()
 

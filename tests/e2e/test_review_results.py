@@ -14,12 +14,13 @@ from typing import Any, Final
 import psutil
 import pytest
 
+from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
 from tests.e2e.api import Api
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
 from tests.e2e.product import Product, holder_of
-from tests.e2e.waiting import wait_for
+from tests.e2e.waiting import WAIT_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -185,7 +186,9 @@ def test_a_killed_process_loses_no_result(
         for one in creating:
             one.result()
     wait_for(lambda: space.found() == dict.fromkeys(names, ALL), 90)
-    wait_for(lambda: space.waits() == set())
+    # A request whose worker is killed after it recorded the results, and before it
+    # answered, creates no object: its results are given up only after a while.
+    wait_for(lambda: space.waits() == set(), RESULTS_UNCLAIMED_S_MAX + WAIT_S)
 
 
 def _kill(product: Product, victim: str) -> None:

@@ -3,7 +3,8 @@
 The API server is the small one of the unit tests; it kills the process that sends a
 request, and serves the request all the same: the server had it already.
 
-KYVERNO_MP_TEST_KILLS=1000 repeats the run of 500 deletions until so many are killed.
+KYVERNO_MP_TEST_KILLS=1000 repeats the run of 500 deletions until so many are killed;
+KYVERNO_MP_TEST_SEED chooses other moments.
 """
 
 import os
@@ -36,6 +37,7 @@ _EPOCH_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 FEW, MANY = 12, 500
 _KILLS_OF_A_RUN = 13
 KILLS = int(os.environ.get("KYVERNO_MP_TEST_KILLS", str(_KILLS_OF_A_RUN)))
+SEED = int(os.environ.get("KYVERNO_MP_TEST_SEED", "12"))
 TTL = {"cleanup.kyverno.io/ttl": "10m"}
 
 
@@ -159,7 +161,7 @@ def test_a_kill_at_any_request_of_a_run(api: FakeApi, cleaners: Cleaners) -> Non
 
 def test_kills_in_a_run_of_500_deletions(api: FakeApi, cleaners: Cleaners) -> None:
     """Each process is killed after some requests; the last one finishes."""
-    choice = random.Random(12)
+    choice = random.Random(SEED)
     for _ in range(0, KILLS, _KILLS_OF_A_RUN):
         api.objects.clear()
         api.deletions.clear()

@@ -4,7 +4,8 @@ Numbered triggers: each that is stored has its object, made once; no other has o
 API server is the small one of the unit tests; it kills the process that sends a
 request, and serves the request all the same: the server had it already.
 
-KYVERNO_MP_TEST_KILLS=1000 makes the run at random as long as a soak.
+KYVERNO_MP_TEST_KILLS=1000 makes the run at random as long as a soak;
+KYVERNO_MP_TEST_SEED chooses other moments.
 """
 
 import os
@@ -29,6 +30,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 _ROOT = Path(__file__).resolve().parents[2]
 FEW = 5
 KILLS = int(os.environ.get("KYVERNO_MP_TEST_KILLS", "40"))
+SEED = int(os.environ.get("KYVERNO_MP_TEST_SEED", "13"))
 _PER_WORKER = 40
 
 
@@ -238,7 +240,7 @@ def test_kills_at_random(api: FakeApi, family: Family) -> None:
     Between two kills the API server fails, too.
     """
     put_up(api)
-    choice = random.Random(13)
+    choice = random.Random(SEED)
     seen = [0]
     api.on_request = lambda _method, _target: seen.__setitem__(0, seen[0] + 1)
     running_ones = {

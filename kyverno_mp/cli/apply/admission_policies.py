@@ -6,8 +6,8 @@ Source: docs/behaviour/cli 5 (REST mapper), 8, 21.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -30,8 +30,7 @@ MUTATING: Final = "MutatingAdmissionPolicy"
 KINDS: Final = (VALIDATING, MUTATING)
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionInput:
+class AdmissionInput(NamedTuple):
     """The input of a run for policies of the API server itself."""
 
     policies: Sequence[AdmissionPolicyIR] = ()
@@ -42,8 +41,7 @@ class AdmissionInput:
     """The parameters are all that a real cluster has."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The verdict of one policy; no ``result`` where it does not match."""
 
     policy: PolicyIR

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -43,12 +44,6 @@ from kyverno_mp.cli.sources.compiled import (
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.git import GitAccess
-from kyverno_mp.cli.sources.payloads import (
-    ContextFile,
-    load_check_request,
-    load_context,
-    load_payload,
-)
 from kyverno_mp.cli.sources.plurals import load_plurals
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import Location, load_resources
@@ -59,6 +54,9 @@ from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
+
+if TYPE_CHECKING:
+    from kyverno_mp.cli.sources.payloads import ContextFile
 
 _CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
 _DIVIDER = "-" * 70
@@ -129,7 +127,7 @@ def _run_in(
 
 @contextmanager
 def _scene(
-    options: Options, policies: PolicySet, context: ContextFile | None
+    options: Options, policies: PolicySet, context: "ContextFile | None"
 ) -> Iterator[Scene]:
     """Return the Scene of the given files, or that of a cluster."""
     if options.cluster:
@@ -143,9 +141,12 @@ def _scene(
     unread: list[str] = []
     load = partial(load_resources, quiet=options.is_quiet, unread=unread)
     objects = load(options.resources, locations=locations)
-    for path in options.payloads:
-        objects.append(Payload(load_payload(Path(path))))
-        locations.append(Location(path, 0, -1, 1))
+    if options.payloads:
+        from kyverno_mp.cli.sources.payloads import load_payload  # few runs have them
+
+        for path in options.payloads:
+            objects.append(Payload(load_payload(Path(path))))
+            locations.append(Location(path, 0, -1, 1))
     targets = load(options.target_resources)
     plurals = load_plurals(options.crd_path)
     yield Scene(
@@ -174,15 +175,22 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
         click.echo(f"no objects in {places}", err=True)
 
 
-def _context(options: Options) -> ContextFile | None:
-    path = options.context_file
-    return load_context(Path(path)) if path else None
+def _context(options: Options) -> "ContextFile | None":
+    if not options.context_file:
+        return None
+    from kyverno_mp.cli.sources.payloads import load_context  # few runs have the file
+
+    return load_context(Path(options.context_file))
 
 
 def _read_for_proxies(options: Options) -> None:
     """Read the input of policies for proxies; this version runs none of them."""
-    for path in (*options.http_payloads, *options.envoy_payloads):
-        load_check_request(Path(path))
+    paths = (*options.http_payloads, *options.envoy_payloads)
+    if paths:
+        from kyverno_mp.cli.sources.payloads import load_check_request  # as above
+
+        for path in paths:
+            load_check_request(Path(path))
 
 
 def _values(options: Options) -> Values:

@@ -14,10 +14,10 @@ import click
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options
-from kyverno_mp.cli.errors import CommandFailed, NamespaceGone
+from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.compiled import Compiled
-from kyverno_mp.errors import Error
+from kyverno_mp.errors import Error, NamespaceGone
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.values.jsonvalue import Json
 

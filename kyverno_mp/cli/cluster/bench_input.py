@@ -23,8 +23,10 @@ from kyverno_mp.cli.cluster.spool import Spool
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.cli.sources.policies import PolicySet, stored_policies
+from kyverno_mp.errors import NamespaceGone
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.values.jsonvalue import Json
 
@@ -44,6 +46,7 @@ class Source:
     def __init__(self, cluster: Cluster, directory: Directory) -> None:
         self._cluster = cluster
         self._directory = directory
+        self._ports = ClusterPorts(cluster, directory)
 
     def policies(self) -> PolicySet:
         """Return all stored policies and exceptions.
@@ -75,11 +78,24 @@ class Source:
             if len(chosen) < len(spool):
                 text = f"measured: {len(chosen)} of {len(spool)} objects"
                 click.echo(text, err=True)
-            return [spool.object(position) for position in chosen]
+            objects = [spool.object(position) for position in chosen]
+        return [one for one in objects if self._has_namespace(one)]
+
+    def _has_namespace(self, one: dict[str, Json]) -> bool:
+        """Return whether the namespace of an object that was listed is still there."""
+        namespace = metadata_text(one, "namespace")
+        try:
+            if namespace:
+                self._ports.labels(namespace)
+        except NamespaceGone:
+            path = f"{namespace}/{one.get('kind')}/{metadata_text(one, 'name')}"
+            click.echo(f"left out, its namespace is gone: {path}", err=True)
+            return False
+        return True
 
     def cluster_data(self) -> ClusterData:
         """Return what rules read of the cluster, live."""
-        return live_cluster_data(ClusterPorts(self._cluster, self._directory), None)
+        return live_cluster_data(self._ports, None)
 
 
 def _sample(count: int) -> Sequence[int]:

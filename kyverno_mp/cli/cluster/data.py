@@ -8,14 +8,12 @@ Source: docs/behaviour/cli 6 (ClusterResource), 7, 7b, 15.
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kyverno_mp.cli.cluster.given_cel import context_ports, simulated_ports
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.payloads import ContextFile
 from kyverno_mp.cli.sources.plurals import Plurals
-from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
-from kyverno_mp.cli.sources.strict import objects_of, read_fields
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.load import items_of
@@ -23,6 +21,9 @@ from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectQuery
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
+
+if TYPE_CHECKING:
+    from kyverno_mp.cli.sources.payloads import ContextFile
 
 _HERE = Path()
 _PLURALS = {"endpoints": "endpoints"}
@@ -166,7 +167,7 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
     registry: bool = False,
     targets: Sequence[Json] = (),
     resources: Sequence[Json] = (),
-    context: ContextFile | None = None,
+    context: "ContextFile | None" = None,
     plurals: Plurals | None = None,
 ) -> ClusterData:
     """Return cluster data from ClusterResource files and mutate-existing targets.
@@ -209,6 +210,10 @@ def _add_cluster(
 
     KYVERNO: paths of definitions are relative to the test, not to the file.
     """
+    # Imported late: few runs have such files.
+    from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
+    from kyverno_mp.cli.sources.strict import objects_of, read_fields
+
     try:
         spec = read_fields(path, CLUSTER_FILE).get("spec", {})
         given = objects_of(spec)

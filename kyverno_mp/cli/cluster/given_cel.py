@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.payloads import ContextFile
 from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
@@ -18,6 +17,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
 
 if TYPE_CHECKING:
+    from kyverno_mp.cli.sources.payloads import ContextFile
     from kyverno_mp.expr.cel.outside import HttpPort, HttpRequest
 
 _Key = tuple[str, str]
@@ -182,13 +182,14 @@ class LateServices:
 
 
 def context_ports(
-    context: ContextFile | None, plurals: Plurals | None = None
+    context: "ContextFile | None", plurals: Plurals | None = None
 ) -> CelPorts:
     """Return the ports of a run without a cluster. Raises: CommandFailed."""
-    given = context or ContextFile((), {})
+    resources = () if context is None else context.resources
+    images = {} if context is None else context.images
     return CelPorts(
-        resources=GivenResources(given.resources, plurals, is_cluster=False),
-        images=GivenImages(given.images),
+        resources=GivenResources(resources, plurals, is_cluster=False),
+        images=GivenImages(images),
         services=LateServices(),
     )
 

@@ -14,14 +14,19 @@ from typing import Final
 from kyverno_mp.cli.cluster.access import USER_AGENT, Cluster
 from kyverno_mp.cli.cluster.given_cel import RegistryMetadata
 from kyverno_mp.cli.cluster.resources import objects_of
-from kyverno_mp.cli.errors import CommandFailed, NamespaceGone
+from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.egress.services import ServiceRules, Services
-from kyverno_mp.errors import DependencyError, ExpressionFailed, KubeNotFound
+from kyverno_mp.errors import (
+    DependencyError,
+    ExpressionFailed,
+    KubeNotFound,
+    NamespaceGone,
+)
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client
@@ -117,9 +122,10 @@ class ClusterPorts:
                 "mutate.target", f"failed to find resource of kind {asked.kind}"
             )
         found = [raw for one in resources for raw in self._list(one, asked)]
-        if asked.subresource:
-            found = [self._part_of(raw, asked.subresource) for raw in found]
-        return found
+        if not asked.subresource:
+            return found
+        parts = (self._part_of(raw, asked.subresource) for raw in found)
+        return [one for one in parts if one is not None]
 
     def _list(self, resource: Resource, asked: ObjectQuery) -> list[Json]:
         """Return the requested objects of one resource, by namespace and name."""
@@ -135,12 +141,16 @@ class ClusterPorts:
             and matches(asked.namespace or "*", raw["metadata"].get("namespace", ""))
         ]
 
-    def _part_of(self, raw: Json, subresource: str) -> Json:
+    def _part_of(self, raw: Json, subresource: str) -> Json | None:
+        """Return the subresource of an object that was listed, None: it is gone."""
         resource = self._directory.of_kind(raw["apiVersion"], raw["kind"])
         assert resource is not None
         metadata = raw["metadata"]
         key = (metadata.get("namespace", ""), metadata["name"])
-        return self._cluster.client.get(resource.object(key, subresource))
+        try:
+            return self._cluster.client.get(resource.object(key, subresource))
+        except KubeNotFound:
+            return None
 
 
 def live_cluster_data(ports: ClusterPorts, images: Images | None) -> ClusterData:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Final
 
 from kyverno_mp.cli.output import junit, sarif
-from kyverno_mp.cli.report.entries import Entry, groups, total
+from kyverno_mp.dashboard.entries import Entry, groups, total
 from kyverno_mp.values.jsonvalue import Json
 
 _LEVELS: Final = {"fail": sarif.ERROR, "error": sarif.ERROR, "warn": sarif.WARNING}

@@ -8,6 +8,7 @@ pkg/utils/report. ``apply --policy-report`` writes openreports' fields, and the 
 PolicyReport for namespaced policies.
 """
 
+import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,9 +19,10 @@ import msgspec
 
 from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.output.progress import progress
-from kyverno_mp.cli.report.entries import RESULTS, Entry
 from kyverno_mp.cli.sources.folders import YAML, files_below
-from kyverno_mp.errors import InputError, RequestInvalid, Where
+from kyverno_mp.dashboard.entries import Entry
+from kyverno_mp.dashboard.stored import entries_of
+from kyverno_mp.errors import KubeNotFound
 from kyverno_mp.policy.load import items_of, load
 from kyverno_mp.values.jsonvalue import Json
 
@@ -36,8 +38,6 @@ _CLUSTER_KINDS: Final = (
 )
 _SUFFIXES: Final = (*YAML, ".json", ".jsonl")
 _BOM: Final = b"\xef\xbb\xbf"
-_TIME_S_MAX: Final = 253_402_300_799
-"""The last second of the year 9999; later ones have no usual date."""
 
 
 class Scope(NamedTuple):
@@ -108,7 +108,9 @@ def entries_of_cluster(kubeconfig: str, context: str, scope: Scope) -> list[Entr
                     namespace=scope.namespace,
                     label_selector=scope.selector,
                 )
-                list_all(cluster.client, watched, take)
+                # K8S: 404 for a list: the kind was removed, and its objects with it.
+                with contextlib.suppress(KubeNotFound):
+                    list_all(cluster.client, watched, take)
     return [entry for entries in found.values() for entry in entries]
 
 
@@ -172,58 +174,6 @@ def _is_report(raw: Json) -> bool:
         return False
     version = _text(raw.get("apiVersion"))
     return version.startswith(_GROUPS) and raw.get("kind") in _KINDS
-
-
-def entries_of(report: dict[str, Json], file: str) -> Iterator[Entry]:
-    """Yield an entry for each result and object of a report.
-
-    Raises: RequestInvalid for a result that no report may have: it must not look like
-    a pass.
-    """
-    metadata = _mapping(report.get("metadata"))
-    results = report.get("results")
-    if results is not None and type(results) is not list:
-        raise _wrong(file, metadata, "results is not a list")
-    for number, raw in enumerate(results or ()):
-        if type(raw) is not dict or raw.get("result") not in RESULTS:
-            said = raw.get("result") if type(raw) is dict else raw
-            text = f"results[{number}] has an unknown result: {str(said)[:100]!r}"
-            raise _wrong(file, metadata, text)
-        objects = raw.get("resources")
-        targets = (
-            [one for one in objects or () if type(one) is dict]
-            if (type(objects) is list)
-            else []
-        )
-        for target in targets or [_mapping(report.get("scope"))]:
-            yield _entry(raw, target, metadata)
-
-
-def _entry(
-    raw: dict[str, Json], target: dict[str, Json], metadata: dict[str, Json]
-) -> Entry:
-    # The names repeat in most results: one text of each is enough.
-    intern = sys.intern
-    namespace = _text(target.get("namespace")) or _text(metadata.get("namespace"))
-    stamp = _mapping(raw.get("timestamp")).get("seconds")
-    return Entry(
-        policy=intern(_text(raw.get("policy"))),
-        rule=intern(_text(raw.get("rule"))),
-        result=intern(raw["result"]),
-        severity=intern(_text(raw.get("severity"))),
-        category=intern(_text(raw.get("category"))),
-        source=intern(_text(raw.get("source"))),
-        message=intern(_text(raw.get("message")) or _text(raw.get("description"))),
-        namespace=intern(namespace),
-        kind=intern(_text(target.get("kind"))),
-        name=intern(_text(target.get("name"))),
-        timestamp_s=stamp if type(stamp) is int and 0 <= stamp <= _TIME_S_MAX else 0,
-    )
-
-
-def _wrong(file: str, metadata: dict[str, Json], text: str) -> InputError:
-    name = _text(metadata.get("name"))[:253] or "without a name"
-    return RequestInvalid("cli.report", f"report {name}: {text}", Where(file=file))
 
 
 def _text(value: Json) -> str:

@@ -10,7 +10,7 @@ reader's terminal, and markup could become part of a page.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from kyverno_mp.cli.report.entries import RESULTS, Counts, Entry, Group, groups, total
+from kyverno_mp.dashboard.entries import RESULTS, Counts, Entry, Group, groups, total
 
 _MESSAGE_LENGTH_MAX: Final = 200
 _STYLE: Final = {"fail": "31", "error": "31", "warn": "33", "pass": "32", "skip": "36"}

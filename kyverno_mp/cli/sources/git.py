@@ -9,9 +9,8 @@ Source: docs/behaviour/cli 4 (git URL).
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from kyverno_mp.cli.errors import CommandFailed
@@ -21,8 +20,7 @@ _CLONE_S_MAX: Final = 300
 _SCHEMES: Final = ("http", "https", "file")
 
 
-@dataclass(frozen=True, slots=True)
-class GitAccess:
+class GitAccess(NamedTuple):
     """``--git-branch``, ``--username`` and ``--password``."""
 
     branch: str = ""
@@ -33,8 +31,7 @@ class GitAccess:
 ANONYMOUS: Final = GitAccess()
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The repository to clone, and the folder in it to read."""
 
     repository: str

@@ -8,8 +8,7 @@ whose answers to these documents were recorded.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.policy.yaml_scalar import key_text
 from kyverno_mp.values.jsonvalue import Json
@@ -29,23 +28,20 @@ _WORDS: Final[Mapping[type, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Many:
+class Many(NamedTuple):
     """A slice; ``name`` where its type has one."""
 
     item: "Shape"
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(NamedTuple):
     """A map with string keys."""
 
     item: "Shape"
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(NamedTuple):
     """Fields by name; ``inlined``: structs whose fields are included."""
 
     name: str
@@ -82,8 +78,7 @@ class Misfit(Exception):
         self.text = text
 
 
-@dataclass(frozen=True, slots=True)
-class _FieldPath:
+class _FieldPath(NamedTuple):
     """The decoder's position: Go reports the innermost struct and the full path."""
 
     struct: str
@@ -92,9 +87,9 @@ class _FieldPath:
     """A number or a truth value is read as a text where one is expected."""
 
 
-@dataclass(slots=True)
 class _Decoder:
-    errors: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.errors: list[str] = []
 
 
 def folded(name: str) -> str:

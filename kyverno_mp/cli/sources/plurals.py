@@ -8,7 +8,6 @@ May touch: the file of ``--crd-path``. Source: docs/behaviour/cli 5 (REST mapper
 from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.strict import read_documents
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 
 Plurals = dict[tuple[str, str], str]
@@ -18,7 +17,11 @@ Plurals = dict[tuple[str, str], str]
 def load_plurals(path: str) -> Plurals:
     """Return the resource names of the CustomResourceDefinitions in a file."""
     found: Plurals = {}
-    for raw in read_documents(Path(path)) if path else ():
+    if not path:
+        return found
+    from kyverno_mp.cli.sources.strict import read_documents  # few runs have the file
+
+    for raw in read_documents(Path(path)):
         spec = raw.get("spec") if type(raw) is dict else None
         names = spec.get("names") if type(spec) is dict else None
         if type(spec) is not dict or type(names) is not dict:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.shapes import USER_INFO_FILE
-from kyverno_mp.cli.sources.strict import read_fields
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -35,6 +33,10 @@ def deprecation(what: str, path: str | Path) -> str:
 
 def load_user_info(path: Path) -> UserInfo:
     """Read the file; raises CommandFailed on unknown fields."""
+    # Imported late: few runs have the file.
+    from kyverno_mp.cli.sources.shapes import USER_INFO_FILE
+    from kyverno_mp.cli.sources.strict import read_fields
+
     try:
         top = read_fields(path, USER_INFO_FILE)
     except CommandFailed as error:

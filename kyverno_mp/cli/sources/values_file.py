@@ -13,8 +13,6 @@ from typing import Final
 import click
 
 from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.sources.shapes import VALUES_FILE
-from kyverno_mp.cli.sources.strict import read_fields
 from kyverno_mp.cli.sources.user_info import deprecation
 from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
@@ -71,6 +69,10 @@ def load_values(
     path: Path, echo: Callable[[str], None] = click.echo, folder: Path = _HERE
 ) -> Values:
     """Read a Values file of a folder; raises CommandFailed."""
+    # Imported late: few runs have the file.
+    from kyverno_mp.cli.sources.shapes import VALUES_FILE
+    from kyverno_mp.cli.sources.strict import read_fields
+
     try:
         raw = read_fields(folder / path, VALUES_FILE)
     except CommandFailed as error:

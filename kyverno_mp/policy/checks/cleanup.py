@@ -17,6 +17,10 @@ from kyverno_mp.policy.checks.spec import NAME_BYTES_MAX
 from kyverno_mp.policy.checks.subject import Problems, invalid, plain
 from kyverno_mp.policy.checks.variables import syntax_errors
 from kyverno_mp.policy.cleanup_policy import (
+    BUDGET,
+    DRY_RUN,
+    DRY_RUN_EXPECTED,
+    DRY_RUNS,
     CleanupPolicy,
     CleanupSpec,
     ClusterCleanupPolicy,
@@ -24,9 +28,12 @@ from kyverno_mp.policy.cleanup_policy import (
 from kyverno_mp.policy.fields.match import MatchFilters
 from kyverno_mp.policy.ports import ClusterView, FoundKind, PermissionTarget
 from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.budget import budget_problem
 from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
+_SOME_YEAR_S: Final = 1767225600
+"""2026: every five years from here have a 29 February."""
 _EMPTY_SET: Final = "CleanupPolicy is matching an empty set"
 
 
@@ -114,6 +121,23 @@ def _namespaces_of(
     if kind.resource.is_namespaced and named and not any(map(contains_wildcard, named)):
         return named
     return ("",)
+
+
+def run_warnings(
+    document: CleanupPolicy | ClusterCleanupPolicy,
+) -> Iterator[str]:
+    """Return why a policy that is accepted will not run; its status says it, too."""
+    from kyverno_mp.values.cron import parse_schedule
+
+    annotations = document.metadata.annotations
+    problem = budget_problem(annotations.get(BUDGET, ""))
+    if problem:
+        yield f"the policy will not run: annotation {BUDGET}: {problem}"
+    if annotations.get(DRY_RUN, "") not in DRY_RUNS:
+        yield f"the policy will not run: annotation {DRY_RUN}: {DRY_RUN_EXPECTED}"
+    schedule = document.spec.schedule
+    if parse_schedule(schedule).next_s(_SOME_YEAR_S) is None:
+        yield f"the policy will not run: schedule {schedule!r} matches no time"
 
 
 def is_schedule(text: str) -> bool:

@@ -7,14 +7,12 @@ Source: docs/behaviour/controllers 1.1; apiextensions/v1.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.policy.crd.notation import Fields
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """One column of ``kubectl get``; a wide one shows with ``-o wide`` only."""
 
     name: str
@@ -23,8 +21,7 @@ class Column:
     is_wide: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+class Version(NamedTuple):
     """One version; ``fields`` are siblings of apiVersion, kind and metadata.
 
     Fields that are derived from typed documents are a function: a run that reads one
@@ -44,18 +41,17 @@ class Version:
         return self.fields() if callable(self.fields) else self.fields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind; ``plural`` is the resource's name in URLs and in RBAC."""
 
     group: str
     kind: str
     plural: str
     about: str
+    is_namespaced: bool
     versions: tuple[Version, ...]
     columns: tuple[Column, ...] = ()
     short_name: str = ""
-    is_namespaced: bool
     is_in_category: bool = True
     has_status: bool = True
     selectable_fields: tuple[str, ...] = ()

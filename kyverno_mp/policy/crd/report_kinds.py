@@ -6,7 +6,6 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.1, 1.6.
 """
 
-from dataclasses import replace
 from typing import Final
 
 from kyverno_mp.policy.crd.kind import Column, Kind, Version, age
@@ -30,12 +29,12 @@ def _label(column: str, name: str, *, kept_in: str = "labels") -> Column:
 _SCOPE: Final = (Column("Kind", ".scope.kind"), Column("Name", ".scope.name"))
 _POLICY_COLUMNS: Final = (*_SCOPE, *_counts(""), age("Age"))
 _OPEN_COLUMNS: Final = (
-    *(replace(column, is_wide=True) for column in _SCOPE),
+    *(column._replace(is_wide=True) for column in _SCOPE),
     *_counts(""),
     age("Age"),
 )
 _UID: Final = _label("Uid", r"resource\.uid")
-_HASH: Final = replace(_label("Hash", r"resource\.hash"), is_wide=True)
+_HASH: Final = _label("Hash", r"resource\.hash")._replace(is_wide=True)
 _EPHEMERAL_COLUMNS: Final = (
     _label("Source", "source"),
     _label("Group", r"resource\.group"),
@@ -66,8 +65,7 @@ def _pair(
         versions=(version,),
         columns=columns,
     )
-    of_cluster = replace(
-        of_namespace,
+    of_cluster = of_namespace._replace(
         kind=f"Cluster{name}",
         plural=f"cluster{name.lower()}s",
         short_name=f"c{short}",
@@ -81,13 +79,13 @@ _EPHEMERAL, _CLUSTER_EPHEMERAL = _pair(
     _EPHEMERAL_GROUP,
     Version("v1", EPHEMERAL_REPORT, is_storage=True),
     ("EphemeralReport", "ephr"),
-    (*_EPHEMERAL_COLUMNS, replace(_UID, is_wide=True), _HASH),
+    (*_EPHEMERAL_COLUMNS, _UID._replace(is_wide=True), _HASH),
 )
 
 REPORT_KINDS: Final[tuple[Kind, ...]] = (
     _EPHEMERAL,
     # KYVERNO: the cluster kind shows the uid without -o wide (1.1).
-    replace(_CLUSTER_EPHEMERAL, columns=(*_EPHEMERAL_COLUMNS, _UID, _HASH)),
+    _CLUSTER_EPHEMERAL._replace(columns=(*_EPHEMERAL_COLUMNS, _UID, _HASH)),
     *_pair(
         "wgpolicyk8s.io",
         Version("v1alpha2", POLICY_REPORT, is_storage=True),

@@ -13,6 +13,7 @@ from kyverno_mp.program.action import selector_matches
 from kyverno_mp.program.context.cel_scope import subject_namespace
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.matching.subject import metadata_of
+from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
@@ -26,8 +27,7 @@ def collect_params(
 ) -> list[Json]:
     """Return the parameters. Raises: ExpressionFailed, DependencyError."""
     namespace = params.namespace or subject_namespace(request)
-    own = scope.policy_namespace
-    if own and namespace != own:
+    if is_outside(scope.policy_namespace, namespace):
         raise _failed("paramRef.namespace must be that of the policy")
     found = _found(params, namespace, scope)
     if params.name:

@@ -23,6 +23,7 @@ from kyverno_mp.program.context.loaders import (
     from_port,
     search_data,
 )
+from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.values.jsonvalue import Json
 
@@ -138,7 +139,7 @@ def _check_namespace(path: str, policy_namespace: str) -> None:
             f"path {clean} does not contain a namespace segment, which is required for"
             " namespaced policies"
         )
-    if found[2] != policy_namespace:
+    if is_outside(policy_namespace, found[2]):
         raise failed(
             f"path {clean} refers to namespace {found[2]}, which is different from the"
             f" policy namespace {policy_namespace}"

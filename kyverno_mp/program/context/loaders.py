@@ -22,6 +22,7 @@ from kyverno_mp.ir.rules import (
     ImageRegistryEntryIR,
     VariableEntryIR,
 )
+from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.values.gotext import go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
@@ -202,7 +203,7 @@ def link_config_map(entry: ConfigMapEntryIR, policy_namespace: str) -> Load:
     def fetch(scope: LoadingScope) -> Json:
         map_name = name_of(scope)
         namespace = namespace_of(scope) or policy_namespace or "default"
-        if policy_namespace and namespace != policy_namespace:
+        if is_outside(policy_namespace, namespace):
             raise failed(
                 f'context entry {name}: configMap namespace "{namespace}" is different'
                 f' from policy namespace "{policy_namespace}"'

@@ -20,6 +20,7 @@ from kyverno_mp.program.generate.sources import (
 )
 from kyverno_mp.program.generate.target import DownstreamTarget, target_of, text_of
 from kyverno_mp.program.matching.subject import metadata_of
+from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
 
@@ -91,7 +92,7 @@ def make(
 def _keep_within(policy: PolicyIR, target: DownstreamTarget) -> None:
     """Refuse to write outside the namespace of a namespaced policy (lessons 4.2)."""
     own = policy.namespace
-    if own and target.namespace != own:
+    if is_outside(own, target.namespace):
         raise ExpressionFailed(
             "generate.namespace",
             "a namespaced policy cannot generate resources in other namespaces, "

@@ -15,6 +15,7 @@ from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.generate.target import DownstreamTarget
 from kyverno_mp.program.matching.filter import charge_pairs, pairs_weight
 from kyverno_mp.program.matching.subject import metadata_of
+from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kinds import parse_kind
@@ -80,7 +81,7 @@ def keep_clone_within(scope: RuleContext, wanted: DownstreamTarget) -> None:
 
 def _keep_within(scope: RuleContext, namespace: str) -> None:
     own = scope.policy_namespace
-    if own and namespace != own:
+    if is_outside(own, namespace):
         raise ExpressionFailed(
             "generate.namespace",
             "a namespaced policy cannot clone resources from other namespaces, "

@@ -6,8 +6,7 @@ Source: docs/behaviour/engine 1.1 to 1.6, 8.7; Kyverno pkg/engine/utils/match.go
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kyverno_mp.ir.match import FilterIR, SelectorIR, SubjectIR
 from kyverno_mp.program.matching.kind import link_kinds
@@ -39,14 +38,12 @@ _NO_NAMESPACE_LABELS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Criterion:
+class _Criterion(NamedTuple):
     test: Test
     reason: Callable[[Request, dict[str, Json]], str]
 
 
-@dataclass(frozen=True, slots=True)
-class FilterProgram:
+class FilterProgram(NamedTuple):
     """One linked filter.
 
     ``test`` is true when all criteria are. ``anonymous_test`` omits the user criteria

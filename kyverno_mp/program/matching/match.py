@@ -8,8 +8,7 @@ pkg/engine/utils/{match,exceptions}.go.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.program.matching.filter import (
@@ -27,8 +26,7 @@ _EXCLUDED_BY_ONE = "resource excluded since one of the criteria excluded it"
 _EXCLUDED_BY_ALL = "resource excluded since the combination of all criteria exclude it"
 
 
-@dataclass(frozen=True, slots=True)
-class Matcher:
+class Matcher(NamedTuple):
     """A linked match block with its exclude block.
 
     ``matches`` is the fast program; ``explain`` returns "" exactly when it matches,
@@ -84,8 +82,7 @@ def reads_namespace_labels(match: MatchIR, exclude: MatchIR | None) -> bool:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
+class _Blocks(NamedTuple):
     rule: str
     policy_namespace: str
     only_kinds: frozenset[str]

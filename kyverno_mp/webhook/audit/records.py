@@ -16,11 +16,11 @@ from typing import Final
 from kyverno_mp.limits import EVENT_NOTE_CHARACTERS_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
+from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.records import ObjectRecord, PolicyRecord, RuleRecord
 
 WithMessages = Callable[[PolicyResponse], PolicyResponse]
 """Adds the results of the rules that the fast program evaluated."""
-_SECRET: Final = "Secret"  # noqa: S105 - the name of a kind
 _EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
 _MADE_BY_HAND: Final = frozenset({"validate", "verifyImages"})
 
@@ -49,7 +49,7 @@ def object_record(request: Request) -> ObjectRecord | None:
 
 def is_redacted(request: Request) -> bool:
     """Return whether to omit rule messages, which may quote values of a Secret."""
-    return request.kind == _SECRET
+    return hides_values(request.kind)
 
 
 def policy_records(

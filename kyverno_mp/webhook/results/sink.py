@@ -6,7 +6,7 @@ May touch: the journal of this process; counts.
 Source: docs/behaviour/controllers 2.10, 6.5; docs/pools.md 3, 4.
 
 The records are in the journal when a method returns, so a kill -9 after the answer
-loses none. Of a Secret, messages are left out: they may quote its values.
+loses none. Rows about a Secret quote no value of it (reports/entries.py).
 """
 
 from collections.abc import Callable, Iterable
@@ -23,10 +23,10 @@ from kyverno_mp.limits import (
 from kyverno_mp.program.reporting import MUTATE, Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.queues.journal import Journal
-from kyverno_mp.reports.entries import Subject, row_of
+from kyverno_mp.reports.entries import Subject, public_row_of
 from kyverno_mp.reports.records import encode_results, encode_row
-from kyverno_mp.webhook.audit.records import is_redacted
 from kyverno_mp.webhook.ports import Records
 
 JOURNAL_FULL: Final = "webhook.results_full"
@@ -76,9 +76,8 @@ class ResultSink:
             )
 
     def _append(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
-        redacted = is_redacted(request)
         rows = [
-            self._row(response.policy, one, redacted=redacted)
+            self._row(response.policy, one, request.kind)
             for response in responses
             for one in response.results
             if self._reporting.has(one.status)
@@ -95,27 +94,25 @@ class ResultSink:
             elif not self._journal.append(content):
                 self._records.error(JOURNAL_FULL)
 
-    def _row(
-        self, policy: PolicyIR, found: RuleResult, *, redacted: bool
-    ) -> msgspec.Raw:
+    def _row(self, policy: PolicyIR, found: RuleResult, kind: str) -> msgspec.Raw:
         """Return the encoded row. PERF: most messages are the same for all objects."""
         if found.properties:
-            return _encoded(policy, found, redacted=redacted)
-        key = (id(policy), found.rule, found.status, found.message, found.exceptions)
-        known = self._rows.get((*key, redacted))
+            return _encoded(policy, found, kind)
+        hides = hides_values(kind)
+        told = (found.rule, found.status, found.message, found.exceptions)
+        key = (id(policy), *told, hides)
+        known = self._rows.get(key)
         if known is None:
             if len(self._rows) >= RESULT_ROWS_CACHED_MAX:
                 self._rows.clear()
             # The reference to the policy prevents reuse of its id.
-            known = policy, _encoded(policy, found, redacted=redacted)
-            self._rows[(*key, redacted)] = known
+            known = policy, _encoded(policy, found, kind)
+            self._rows[key] = known
         return known[1]
 
 
-def _encoded(policy: PolicyIR, found: RuleResult, *, redacted: bool) -> msgspec.Raw:
-    row = row_of(policy, found, 0)
-    message = "" if redacted else row.message
-    return encode_row(msgspec.structs.replace(row, timestamp=None, message=message))
+def _encoded(policy: PolicyIR, found: RuleResult, kind: str) -> msgspec.Raw:
+    return encode_row(public_row_of(policy, found, kind))
 
 
 def subject_of(request: Request) -> Subject | None:

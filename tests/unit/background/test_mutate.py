@@ -12,6 +12,8 @@ from tests.unit.background.world import (
     SECRETS,
     Term,
     new_cluster,
+    of_open,
+    open_trigger,
     policy,
     request,
     requests_left,
@@ -148,9 +150,10 @@ def test_conflict(api: FakeApi) -> None:
 
 def test_failure(api: FakeApi) -> None:
     """A variable that cannot be resolved leaves the reason in the status."""
-    policy(api, _rule({"data": {"from": "{{request.object.absent}}"}}))
+    policy(api, of_open(_rule({"data": {"from": "{{request.object.absent}}"}})))
     with term(api) as one:
-        _run(api, one)
+        request(api, open_trigger(api), kind="mutate")
+        one.settle()
         found = stored(api, "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests/ur")
         assert found is not None
         status = found["status"]

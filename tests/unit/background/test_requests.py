@@ -21,6 +21,8 @@ from tests.unit.background.world import (
     Term,
     identity,
     new_cluster,
+    of_open,
+    open_trigger,
     policy,
     request,
     requests_left,
@@ -70,11 +72,12 @@ def test_calls_per_object(api: FakeApi) -> None:
 
 def test_failure_is_told_and_tried_again(api: FakeApi) -> None:
     """A refused write leaves state, reason and count; a later grant makes it good."""
-    policy(api, rule(data=_DATA))
+    policy(api, of_open(rule(data=_DATA)))
     with term(api) as one:
         one.settle()
+        made = open_trigger(api)
         api.fault(r"POST /api/v1/namespaces/a/configmaps", 403, 403)
-        request(api, trigger(api))
+        request(api, made)
         one.settle()
         status = _request(api)["status"]
         assert (status["state"], status["retryCount"]) == ("Failed", 1)
@@ -669,7 +672,9 @@ def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
         one.settle()
         status = _request(api)["status"]
         assert status["state"] == "Failed"
-        assert "must not be set for a cluster-wide resource" in status["message"]
+        # The kind is a value of a Secret, so the text that names it stays out.
+        assert status["message"].startswith("background.scope: ")
+        assert "Namespace" not in status["message"]
         assert not api.count("POST /api/v1/namespaces$")
         assert not api.count("POST .*out-t")
 

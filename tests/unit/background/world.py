@@ -171,6 +171,22 @@ def trigger(
     )
 
 
+def open_trigger(api: FakeApi, name: str = "t") -> Json:
+    """Store a labelled ConfigMap in namespace ``a``: failures may quote it."""
+    return api.put(
+        f"{CONFIG_MAPS.format('a')}/{name}",
+        apiVersion="v1",
+        kind="ConfigMap",
+        metadata={"labels": MATCHED},
+    )
+
+
+def of_open(one: Json) -> Json:
+    """Return the rule for ConfigMaps in place of Secrets."""
+    resources = {"kinds": ["ConfigMap"], "selector": {"matchLabels": MATCHED}}
+    return {**one, "match": {"any": [{"resources": resources}]}}
+
+
 def identity(raw: Json) -> Json:
     metadata = raw["metadata"]
     return {

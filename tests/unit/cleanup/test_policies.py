@@ -326,6 +326,32 @@ def test_a_missing_permission_is_named_and_stops_nothing_else(
     assert recorded.total("kyverno_cleanup_controller_errors_total") == 1
 
 
+def test_a_status_that_may_not_be_written_is_told_once(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Nothing would be deleted any more, and only the log would say so."""
+    serve_kinds(api)
+    policy(api)
+    config_map(api, "one")
+    clock.turn(61)
+    api.fault("PUT .*clustercleanuppolicies/p/status", *[403] * 50)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        for _ in range(5):
+            clock.turn(20)
+            one.settle()
+        assert names(api) == ["a/one"]
+        [note] = recorded.notes()
+        assert note.startswith("clean-up policy p cannot run: PUT ")
+        assert one.cleanup.problems() == [note]
+        assert recorded.total("kyverno_cleanup_controller_errors_total") == 1
+        api.faults.clear()
+        clock.turn(600)
+        one.settle()
+        assert names(api) == []
+        assert one.cleanup.problems() == []
+
+
 @pytest.mark.parametrize("where", ["Role", "resourceNames", "named namespaces"])
 def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
     """A policy would need wider permissions than it uses."""
@@ -881,3 +907,38 @@ def test_a_run_that_another_replica_did_is_not_done_again(
     due()
     assert names(api) == ["a/one"]
     assert not api.count("/status")
+
+
+@pytest.mark.parametrize("tier", ["old", "new", ""])
+def test_namespaces_that_are_new_or_gone(api: FakeApi, due: Any, tier: str) -> None:
+    """A run would fail because of an object that went with its namespace."""
+    selector = {"matchLabels": {"tier": "old"}}
+    resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
+    policy(api, match={"any": [{"resources": resources}]})
+    config_map(api, "one", namespace="b")
+    config_map(api, "two", namespace="b")
+    if tier:
+        labels = {"labels": {"tier": tier}}
+        api.put("/api/v1/namespaces/b", metadata=labels)
+    serve_kinds(api)
+    client = api.client()
+    objects = LiveObjects(client, LiveKinds(lambda: None, client))
+    due(cluster_data=ClusterData(namespaces=_Labels(), objects=objects))
+    assert names(api) == ([] if tier == "old" else ["b/one", "b/two"])
+    assert condition_of(api)["reason"] == "Succeeded"
+    # Once in the run, and before each deletion.
+    asked = api.count("GET /api/v1/namespaces/b$")
+    assert asked == (3 if tier == "old" else 1)
+
+
+def test_a_kind_that_is_removed_during_a_run(api: FakeApi, due: Any) -> None:
+    """A run would fail because of objects that went with their kind."""
+    policy(api)
+    config_map(api, "one")
+    one, many = "/api/v1/namespaces/a/configmaps/one$", "/a/configmaps.fieldSelector="
+    api.fault(f"GET {one}", *[403] * 10)
+    api.fault(f"GET .*{many}", *[404] * 10)
+    due()
+    assert condition_of(api)["reason"] == "Succeeded"
+    assert api.count(f"GET .*{many}")
+    assert not api.deletions

@@ -93,3 +93,15 @@ def test_a_policy_that_is_refused_is_named(api: FakeApi, command: Command) -> No
     assert done.err.startswith("not measured: ")
     assert "refused" in done.err
     assert "1 policies with" in done.out
+
+
+def test_a_namespace_goes_before_the_measurement(
+    api: FakeApi, command: Command
+) -> None:
+    """Nothing would be measured because of an object that is gone."""
+    _store(api, SLOW)
+    put_pods(api, 2)
+    put_pods(api, 1, "gone")
+    done = command("bench", "-c", "--seconds", "0.01", "-o", "json")
+    assert (done.code, json.loads(done.out)["objects"]) == (0, 2)
+    assert done.err == "left out, its namespace is gone: gone/Pod/p0\n"

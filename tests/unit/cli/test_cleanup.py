@@ -133,3 +133,19 @@ def test_a_policy_that_cannot_run_is_refused(
     done = command("cleanup", "--cluster", str(file))
     assert done.code == 2
     assert "expected exactly 5 fields, found 4" in done.err
+
+
+def test_a_namespace_goes_while_the_command_runs(
+    api: FakeApi, command: Command
+) -> None:
+    """The command would end, or tell of a problem, because of what is gone."""
+    selector = {"matchLabels": {"team": "a"}}
+    resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
+    policy(api, "all", schedule="@hourly", match={"any": [{"resources": resources}]})
+    api.put("/api/v1/namespaces/a", metadata={"labels": {"team": "a"}})
+    config_map(api, "one", namespace="gone")
+    done = command("cleanup", "--cluster", "all", "-o", "json")
+    assert (done.code, done.err) == (0, "")
+    [shown] = json.loads(done.out)["policies"]
+    assert {one["namespace"] for one in shown["objects"]} == {"a"}
+    assert shown["problems"] == []

@@ -215,3 +215,13 @@ def test_mistakes(
     done = command(*arguments)
     assert done.code == code
     assert text in done.err
+
+
+def test_a_kind_that_may_not_be_listed(cluster: FakeApi, command: Command) -> None:
+    """Nothing would be shown, although most of it is known."""
+    cluster.fault(r"GET /api/v1/configmaps\?", *[403] * 100)
+    done = command("generate", "--cluster", "p", "-o", "json")
+    assert done.code == 1
+    [shown] = json.loads(done.out)["policies"]
+    assert shown["problems"]
+    assert any("HTTP 403" in one for one in shown["problems"])

@@ -457,3 +457,14 @@ def test_a_cluster_without_reports(command: Command, api: FakeApi) -> None:
     done = command("report", "--cluster")
     assert (done.code, done.out) == (1, "")
     assert "the cluster has no kind of policy reports" in done.err
+
+
+def test_a_kind_of_reports_that_is_removed_meanwhile(
+    command: Command, api: FakeApi
+) -> None:
+    """The other reports would not be shown."""
+    _serve(api)
+    before = len(_named(_json(command, "--cluster")))
+    api.fault("GET /apis/wgpolicyk8s.io/v1alpha2/clusterpolicyreports", 404)
+    after = len(_named(_json(command, "--cluster")))
+    assert 0 < after < before

@@ -10,7 +10,7 @@ from kyverno_mp.egress import objects as module
 from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.egress.kinds import LiveKinds, directory_of, rows_of
 from kyverno_mp.egress.objects import LiveObjects
-from kyverno_mp.errors import ExpressionFailed, KubeRefused
+from kyverno_mp.errors import ExpressionFailed, KubeNotFound, KubeRefused
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.policy.ports import PermissionTarget
@@ -197,6 +197,9 @@ def test_permissions_are_asked_once_for_a_while(api: FakeApi) -> None:
     api.answers[REVIEWS] = {"status": {"allowed": False, "denied": True}}
     assert not permissions.allows(account, "get", target("a"))
     assert api.count("POST") == 2
+    api.answers[REVIEWS] = {"status": {"allowed": True}}
+    # Whoever grants a permission tries again at once.
+    assert permissions.allows(account, "get", target("a"))
 
 
 def test_no_answer_is_no_permission(api: FakeApi) -> None:
@@ -205,3 +208,12 @@ def test_no_answer_is_no_permission(api: FakeApi) -> None:
         LivePermissions(api.client()).allows("alice", "get", target())
     api.answers[REVIEWS] = {}
     assert not LivePermissions(api.client()).allows("alice", "get", target())
+
+
+def test_one_of_several_kinds_is_removed(api: FakeApi) -> None:
+    """Targets of the other kinds would not be found."""
+    api.fault("GET /apis/apps/v1/deployments", 404)
+    assert find(api, "*") == ["a", "a/x", "a/y", "b/x"]
+    api.fault("GET /api/v1/configmaps", 404)
+    with pytest.raises(KubeNotFound):
+        find(api, "ConfigMap")

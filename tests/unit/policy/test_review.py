@@ -301,6 +301,33 @@ def test_cleanup_needs_no_wider_permission(
     assert evaluate(raw, view=view).error == ("" if is_allowed else text)
 
 
+@pytest.mark.parametrize(
+    ("annotations", "schedule", "warning"),
+    [
+        ({}, "0 0 29 2 *", ""),
+        ({"kyverno-mp.io/dry-run": "true"}, "* * * * *", ""),
+        ({"kyverno-mp.io/deletion-budget": "20%"}, "@every 1h", ""),
+        ({"kyverno-mp.io/dry-run": "yes"}, "* * * * *", "annotation kyverno-mp.io/dry"),
+        (
+            {"kyverno-mp.io/deletion-budget": "lots"},
+            "* * * * *",
+            "deletion-budget: exp",
+        ),
+        ({}, "0 0 30 2 *", "schedule '0 0 30 2 *' matches no time"),
+    ],
+)
+def test_what_keeps_a_cleanup_policy_from_running(
+    annotations: dict[str, str], schedule: str, warning: str
+) -> None:
+    """Its author would see it in the status only, if at all."""
+    raw = cleanup("ClusterCleanupPolicy", schedule=schedule)
+    raw["metadata"]["annotations"] = annotations
+    found = evaluate(raw)
+    assert not found.error
+    assert bool(found.warnings) == bool(warning)
+    assert all(warning in one for one in found.warnings)
+
+
 def test_conditions_of_cleanup_must_parse() -> None:
     conditions = {"any": [{"key": "{{ a[ }}", "operator": "Equals", "value": 1}]}
     error = evaluate(cleanup("CleanupPolicy", conditions=conditions)).error

@@ -175,6 +175,36 @@ def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
         assert problem.startswith("watch of secrets: ")
 
 
+def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
+    """No other kind would be scanned until that server is back."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        secrets, pods = one.reports.scan.resources.values()
+        if secrets.resource.plural != "secrets":
+            secrets, pods = pods, secrets
+            one.reports.scan.resources = {
+                ("", "secrets"): secrets,
+                ("", "pods"): pods,
+            }
+        api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
+        one.catch_up()
+        api.fault(r"^GET .*/secrets\?limit", *[503] * 100)
+        for each in (secrets, pods):
+            each.due.add("")
+        one.reports.scan.tick()
+        one.reports.dispatch.work_due()
+        assert results(report_of(api, raw)) == FAILS
+        assert "HTTP 503" in one.reports.scan.problem
+        assert (secrets.due, pods.due) == ({""}, set())
+        api.faults.clear()
+        one.reports.scan.tick()
+        assert not secrets.due
+        assert not one.reports.scan.problem
+
+
 def test_kinds_beyond_the_limit_are_named(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,8 @@ import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
@@ -138,9 +140,11 @@ class Term:
         known = Settings(namespace="kyverno", **settings)
         namespaces = Namespaces(world)
         clock = EngineClock(self.time.now, time.monotonic_ns)
+        client = api.client()
+        objects = LiveObjects(client, LiveKinds(lambda: None, client))
         evaluator = BatchEvaluator(
             world.policies,
-            Engine(ClusterData(namespaces=namespaces), clock),
+            Engine(ClusterData(namespaces=namespaces, objects=objects), clock),
             namespaces,
             types=frozenset(known.reports_of.split(",")),
             results=frozenset(known.reports_results.split(",")),
@@ -176,6 +180,7 @@ class Term:
         return [
             *self.reports.stored.informers,
             *(one.watch.informer for one in watches),
+            *self.reports.scan.admission.informers,
         ]
 
     def catch_up(self) -> None:
@@ -197,7 +202,9 @@ class Term:
             self.catch_up()
             done += self.reports.feed.pending
             resources = self.reports.scan.resources.values()
-            if not done and not any(one.due for one in resources):
+            admission = self.reports.scan.admission
+            is_behind = self.world.segment is not None and admission.has_changed
+            if not done and not is_behind and not any(one.due for one in resources):
                 return
 
     def pass_s(self, seconds: float) -> None:

@@ -1,12 +1,12 @@
 """Represent the results of policy reports, filter and count them.
 
-Room: cli. Takes: what read.py found in reports. Gives: Entry, Filters, Counts, groups.
-Next: command, which passes them to text.py, page.py or data.py.
+Room: dashboard. Takes: what stored.py found in reports. Gives: Entry, Filters, Counts,
+groups. Next: results.py; the report command of cli shows them as text, data or a page.
 May touch: nothing outside its arguments.
 Source: wgpolicyk8s.io/v1alpha2 and openreports.io/v1alpha1 (config/crds).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -113,6 +113,7 @@ class Group:
 
     name: str
     counts: Counts
+    value: str = ""
 
 
 def total(entries: Iterable[Entry]) -> Counts:
@@ -131,10 +132,17 @@ def groups(entries: Iterable[Entry], dimension: str) -> list[Group]:
         if value not in found:
             found[value] = Counts()
         found[value].of[entry.result] += 1
+    return sorted_groups(found, dimension)
+
+
+def sorted_groups(found: Mapping[str, Counts], dimension: str) -> list[Group]:
+    """Return the groups of counted values in the order of ``groups``."""
     listed = sorted(found.items())
     if dimension == "severity":
         unknown = len(SEVERITIES)
         listed.sort(key=lambda one: _SEVERITY_ORDER.get(one[0], unknown))
     else:
         listed.sort(key=lambda one: (-one[1].problems, -one[1].total))
-    return [Group(name or _NOTHING[dimension], counts) for name, counts in listed]
+    return [
+        Group(value or _NOTHING[dimension], counts, value) for value, counts in listed
+    ]

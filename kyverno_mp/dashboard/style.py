@@ -1,7 +1,8 @@
-"""Hold the style sheet of the page: light and dark, from phones to wide screens.
+"""Hold the style sheet of all pages: light and dark, from phones to wide screens.
 
-Room: cli. Gives: STYLE. Next: page, which puts it into the page and its digest into the
-Content-Security-Policy. May touch: nothing outside its arguments.
+Room: dashboard. Takes: nothing. Gives: STYLE. Next: markup.py, which puts it into pages
+and its digest into the Content-Security-Policy. May touch: nothing outside its
+arguments.
 
 The text colours have a contrast of at least 4.5 to 1 on their backgrounds, those of the
 bars 3 to 1 (WCAG 2.2, 1.4.3 and 1.4.11).
@@ -47,7 +48,8 @@ nav ul, .totals { list-style: none; margin: 0; padding: 0; display: flex;
 rect.fail { fill: var(--fail); } rect.error { fill: var(--error); }
 rect.warn { fill: var(--warn); } rect.pass { fill: var(--pass); }
 rect.skip { fill: var(--skip); }
-.wide { overflow-x: auto; border: 1px solid var(--line); border-radius: .3rem; }
+.wide { position: relative; overflow-x: auto; border: 1px solid var(--line);
+  border-radius: .3rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 th, td { text-align: left; vertical-align: top; padding: .35rem .7rem;
   border-top: 1px solid var(--line); }
@@ -61,10 +63,55 @@ td { overflow-wrap: anywhere; min-width: 6.5rem; }
 .count.error, .mark.error { color: var(--error); }
 .count.warn, .mark.warn { color: var(--warn); }
 .mark.pass { color: var(--pass); }
+.word { white-space: nowrap; max-width: 16rem; overflow: hidden;
+  text-overflow: ellipsis; }
 .none, .mark.skip { color: var(--soft); }
 .mark { font-weight: 600; }
 .message { min-width: 18rem; white-space: pre-wrap; }
 .hidden { position: absolute; width: 1px; height: 1px; overflow: hidden;
   clip-path: inset(50%); white-space: nowrap; }
+.soft { color: var(--soft); }
+.site { display: flex; flex-wrap: wrap; align-items: baseline; gap: .25rem 1.5rem;
+  padding-top: 1rem; padding-bottom: .75rem; border-bottom: 1px solid var(--line); }
+.brand { font-weight: 700; font-size: 1.1rem; text-decoration: none; }
+.site nav { flex-basis: 100%; }
+nav a { display: inline-block; padding: .15rem 0; }
+nav a[aria-current] { color: var(--text); font-weight: 600; text-decoration: none;
+  border-bottom: .2rem solid var(--link); }
+.state { font-size: .9rem; overflow-wrap: anywhere; }
+.state::before { content: ""; display: inline-block; width: .7rem; height: .7rem;
+  border-radius: 50%; margin-right: .4rem; background: currentColor; }
+.ready { color: var(--pass); } .unready { color: var(--fail); }
+main:focus { outline: none; }
+.notices { margin: 1rem 0; padding: .6rem 1rem .6rem 2rem; background: var(--head);
+  border-left: .4rem solid var(--warn); border-radius: .3rem; overflow-wrap: anywhere; }
+figure { margin: 1.25rem 0 0; }
+.columns { display: block; width: 100%; height: 9rem; background: var(--head);
+  border-bottom: 1px solid var(--line); border-radius: .3rem .3rem 0 0; }
+.axis { display: flex; justify-content: space-between; color: var(--soft);
+  font-size: .8rem; font-variant-numeric: tabular-nums; }
+figcaption { color: var(--soft); font-size: .9rem; margin-top: .25rem; }
+.trend { min-width: 6rem; vertical-align: middle; }
+tr:hover > * { background: var(--head); }
+.spark { display: block; width: 6rem; height: 1.2rem; }
+.spark polyline { fill: none; stroke: var(--fail); stroke-width: 2;
+  vector-effect: non-scaling-stroke; }
+.gauge { display: inline-block; width: 6rem; height: .7rem; margin-right: .6rem;
+  background: var(--head); border-radius: .2rem; }
+.gauge rect { fill: var(--link); }
+.choices ul, .pager ul { margin: 1rem 0 .25rem; }
+.pager p { margin: .25rem 0; color: var(--soft); }
+.filters { display: flex; flex-wrap: wrap; gap: .5rem 1rem; align-items: end;
+  margin: 1rem 0; padding: .9rem 1rem; background: var(--head); border-radius: .3rem; }
+.filters p { margin: 0; }
+.filters label { display: block; font-size: .85rem; color: var(--soft); }
+input, select, button { font: inherit; color: var(--text); background: var(--back);
+  border: 1px solid var(--skip); border-radius: .3rem; padding: .3rem .6rem;
+  max-width: 100%; }
+button { cursor: pointer; background: var(--link); color: var(--back);
+  border-color: var(--link); font-weight: 600; margin-right: .6rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.5rem; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+td ul { margin: 0; padding-left: 1.1rem; }
 @media print { .wide { overflow: visible; } nav, .skip-link { display: none; } }
 """

@@ -1,0 +1,71 @@
+"""Say why a task failed, without values of a Secret that takes part in it.
+
+Room: background. Takes: a Task, its ReadyPolicy, an error. Gives: Failure, reason_of.
+Next: background/requests.py writes it to an UpdateRequest, an Event and the log.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 5.6; docs/background.md (failures).
+
+What a rule says is made of its trigger and of the targets that it mutates; what the API
+server says about a write is made of what was written, and webhooks add words of theirs.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from kyverno_mp.background.policies import ReadyPolicy
+from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
+from kyverno_mp.errors import DependencyError, Error, KubeNotFound, KubeRefused
+from kyverno_mp.program.secrecy import hides_values, withheld
+
+_BY_RBAC: Final = re.compile(r"cannot [a-z]+ resource ")
+_BY_ADMISSION: Final = re.compile(
+    r"admission webhook|denied request|denied the request"
+)
+
+
+class Failure(NamedTuple):
+    """Why a task failed. ``reason``: fit for everybody's eyes."""
+
+    task: Task | None
+    policy: ReadyPolicy | None
+    reason: str
+
+
+def failure_of(task: Task, policy: ReadyPolicy | None, error: Error) -> Failure:
+    """Return why a task failed."""
+    hides = hides_values(task.trigger.kind) or _quotes_written(task, policy, error)
+    return Failure(task, policy, withheld(error.code) if hides else error.message)
+
+
+def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
+    """Return why a request failed before its tasks were known."""
+    triggers = [one.spec.resource, *(e.trigger for e in one.spec.rule_context or ())]
+    kinds = [trigger.kind for trigger in triggers]
+    if one.changed is not None:
+        kinds.append(one.changed.kind)
+    hides = any(map(hides_values, kinds)) and not _names_only(error)
+    return Failure(None, None, withheld(error.code) if hides else error.message)
+
+
+def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> bool:
+    """Return whether a text may quote a Secret that is read or written."""
+    if task.type == MUTATE:
+        mutate = policy.mutates.get(task.rule) if policy else None
+        kinds = mutate.target_kinds if mutate else []
+    else:
+        generate = policy.generates.get(task.rule) if policy else None
+        found = generate.downstream_kinds() if generate else []
+        kinds = None if found is None else [kind for _, kind in found]
+        if not isinstance(error, DependencyError):
+            # A generate rule reads its trigger, never what it clones.
+            return False
+    may_be_hidden = kinds is None or any(map(hides_values, kinds))
+    return may_be_hidden and not _names_only(error)
+
+
+def _names_only(error: Error) -> bool:
+    """Return whether a text of the API server has names alone, and helps."""
+    if isinstance(error, KubeNotFound):
+        return True
+    by_rbac = isinstance(error, KubeRefused) and _BY_RBAC.search(error.message)
+    return bool(by_rbac) and not _BY_ADMISSION.search(error.message)

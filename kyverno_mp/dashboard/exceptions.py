@@ -1,0 +1,53 @@
+"""Read from the published policies what the pages say of them, and their exceptions.
+
+Room: dashboard. Takes: PolicySegment. Gives: Published: severities, categories, and the
+PolicyExceptions in force with the rules that they exempt from. Next: pages.py.
+May touch: nothing outside its arguments. Cost: decodes every rule, once per generation.
+"""
+
+from dataclasses import dataclass, field
+
+from kyverno_mp.dashboard.activity import About
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.limits import DASHBOARD_EXCEPTIONS_MAX
+from kyverno_mp.snapshot.policies import PolicySegment
+
+
+@dataclass(frozen=True, slots=True)
+class Exempted:
+    """An exception in force. ``rules``: "policy: rule" of those that it names."""
+
+    key: str
+    rules: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Published:
+    """What is in force. ``exceptions_count`` also counts those that are not listed."""
+
+    generation: int = 0
+    about: dict[str, About] = field(default_factory=dict)
+    exceptions: tuple[Exempted, ...] = ()
+    exceptions_count: int = 0
+    problem: str = ""
+
+
+def published_of(segment: PolicySegment) -> Published:
+    """Return what a generation of policies says."""
+    found = Published(segment.generation)
+    named: dict[str, list[str]] = {}
+    try:
+        for position in range(segment.policy_count):
+            policy = segment.policy(position)
+            found.about[policy.key] = About(policy.severity, policy.category)
+            for number in range(segment.rules_of(position)):
+                rule = segment.rule(position, number)
+                for one in rule.exceptions:
+                    named.setdefault(one.key, []).append(f"{policy.key}: {rule.name}")
+    except SnapshotUnusable as error:
+        # The pages say it, and show what could be read.
+        found.problem = error.message
+    found.exceptions_count = len(named)
+    keys = sorted(named)[:DASHBOARD_EXCEPTIONS_MAX]
+    found.exceptions = tuple(Exempted(key, tuple(named[key])) for key in keys)
+    return found

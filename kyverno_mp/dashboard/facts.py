@@ -1,0 +1,88 @@
+"""Define what the pages need to know of the pod.
+
+Room: dashboard. Takes: nothing. Gives: Facts, View, ProcessRow. Next: pages.py;
+process/dashboard_facts.py implements Facts. May touch: nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from kyverno_mp.dashboard.activity import Activity
+from kyverno_mp.dashboard.exceptions import Published
+from kyverno_mp.dashboard.history import History
+from kyverno_mp.dashboard.results import Results
+from kyverno_mp.leader.status import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRow:
+    """One process of the pod; ``pid`` 0: it is not running."""
+
+    name: str
+    pid: int
+    restarts: int
+    crash_loop: bool
+    pss_bytes: float
+    cpu_s: float
+
+
+class Facts(Protocol):
+    """What the other processes report."""
+
+    def unready(self) -> Sequence[str]:
+        """Return why the pod is not ready, empty if it is."""
+
+    def status(self) -> Status:
+        """Return what the leader published last."""
+
+    def generation(self) -> int:
+        """Return the generation of policies that every worker serves."""
+
+    def activity(self) -> Activity:
+        """Return what reviews found since the start."""
+
+    def published(self) -> Published:
+        """Return what is in force."""
+
+    def processes(self) -> Sequence[ProcessRow]:
+        """Return the processes, the supervisor first."""
+
+
+class Watch(Protocol):
+    """Keeps Results as the stored reports are."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether all reports were read at least once."""
+
+    def problems(self) -> list[str]:
+        """Return why the results may be incomplete or old."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a page may show. ``watch`` None: there are no stored reports."""
+
+    facts: Facts
+    results: Results
+    history: History
+    watch: Watch | None
+    now: datetime
+
+    @property
+    def problems(self) -> list[str]:
+        """Why what is shown of reports may be incomplete."""
+        if self.watch is None:
+            return []
+        found = self.watch.problems()
+        if not self.watch.synced and not found:
+            found.append("the reports of the cluster are still being read")
+        left_out = self.results.left_out
+        if left_out:
+            found.append(
+                f"{left_out:,} results are in the totals only: there are more than the"
+                " dashboard lists"
+            )
+        return found

@@ -1,0 +1,108 @@
+"""Keep counts over time, from the start of the process until now, in bounded memory.
+
+Room: dashboard. Takes: the counts of groups at a moment. Gives: History, read as a
+Course of one group. Next: charts.py draws it. May touch: a lock.
+Source: docs/dashboard.md.
+
+When the samples are full, every second one is dropped and the interval doubles. So a
+Course always begins at the start, and its steps are as even as the interval.
+"""
+
+import threading
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from kyverno_mp.dashboard.entries import RESULTS, Counts
+from kyverno_mp.limits import DASHBOARD_SAMPLES_MAX, DASHBOARD_SERIES_MAX
+
+_WIDTH: Final = len(RESULTS)
+
+
+class Series(NamedTuple):
+    """A group over time. ``source``: REPORTS or REVIEWS; ``dimension`` "": all."""
+
+    source: str
+    dimension: str = ""
+    value: str = ""
+
+
+REPORTS: Final = "reports"
+REVIEWS: Final = "reviews"
+
+
+class Point(NamedTuple):
+    """The counts at a moment, in Unix time."""
+
+    time_s: float
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    time_s: float
+    numbers: "array[float]"
+
+
+class History:
+    """Counts at past moments; threads may share it."""
+
+    def __init__(self, interval_s: float) -> None:
+        """``interval_s``: the first one."""
+        self._lock = threading.Lock()
+        self._places: dict[Series, int] = {}
+        self._samples: list[_Sample] = []
+        self.interval_s = interval_s
+
+    def add(self, time_s: float, counts: Mapping[Series, Counts]) -> None:
+        """Add a moment; series that find no place have no history."""
+        with self._lock:
+            for one in counts:
+                if one not in self._places:
+                    if len(self._places) >= DASHBOARD_SERIES_MAX:
+                        continue
+                    self._places[one] = len(self._places)
+            numbers = array("d", bytes(8 * _WIDTH * len(self._places)))
+            for one, found in counts.items():
+                place = self._places.get(one)
+                if place is not None:
+                    for at, name in enumerate(RESULTS):
+                        numbers[place * _WIDTH + at] = found.of[name]
+            self._samples.append(_Sample(time_s, numbers))
+            if len(self._samples) >= DASHBOARD_SAMPLES_MAX:
+                # The first stays: it is the start.
+                del self._samples[1::2]
+                self.interval_s *= 2
+
+    def course(self, series: Series) -> list[Point]:
+        """Return the counts of a group at all moments, () if it has no history."""
+        with self._lock:
+            place = self._places.get(series)
+            if place is None:
+                return []
+            return [
+                Point(one.time_s, _counts(one.numbers, place)) for one in self._samples
+            ]
+
+
+def _counts(numbers: "array[float]", place: int) -> Counts:
+    chosen = numbers[place * _WIDTH : (place + 1) * _WIDTH]
+    # A group that came later was not there.
+    found = [int(one) for one in chosen] or [0] * _WIDTH
+    return Counts(dict(zip(RESULTS, found, strict=True)))
+
+
+def increases(course: list[Point]) -> list[Point]:
+    """Return what was added between moments; a counter that fell began again."""
+    found = []
+    for (_, before), (time_s, after) in pairwise(course):
+        grown = {
+            name: after.of[name] - before.of[name]
+            if after.of[name] >= before.of[name]
+            else after.of[name]
+            for name in RESULTS
+        }
+        found.append(Point(time_s, Counts(grown)))
+    return found

@@ -1,0 +1,105 @@
+"""Read the query of a request; what no page means is an error, never ignored.
+
+Room: dashboard. Takes: the text after the question mark. Gives: Asked values, links.
+Next: pages.py, site.py. May touch: nothing outside its arguments.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+from urllib.parse import parse_qsl, urlencode
+
+from kyverno_mp.dashboard.entries import DIMENSIONS, RESULTS
+from kyverno_mp.dashboard.results import Query
+from kyverno_mp.errors import RequestInvalid
+
+NONE: Final = "-"
+"""The value of a filter that selects results without one."""
+FILTERS: Final = ("result", "policy", "namespace", "severity", "category")
+_FIELDS_MAX: Final = 12
+_VALUE_CHARACTERS_MAX: Final = 512
+_PAGE_MAX: Final = 1_000_000
+Values = Mapping[str, str]
+
+
+def read_query(text: str, known: Collection[str]) -> Values:
+    """Return the values by name. Raises: RequestInvalid."""
+    try:
+        pairs = parse_qsl(
+            text,
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=_FIELDS_MAX,
+        )
+    except (ValueError, UnicodeError) as error:
+        raise _invalid("the query cannot be read") from error
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if name not in known or name in found:
+            raise _invalid("the query has a field that is unknown or twice there")
+        if len(value) > _VALUE_CHARACTERS_MAX:
+            raise _invalid(f"{name} is too long")
+        found[name] = value
+    return found
+
+
+def page_of(values: Values) -> int:
+    """Return the page number, 1 if none is given. Raises: RequestInvalid."""
+    text = values.get("page", "1")
+    if not (text.isascii() and text.isdigit() and len(text) < len(str(_PAGE_MAX))):
+        raise _invalid("page is not a number from 1")
+    return max(1, int(text))
+
+
+def dimension_of(values: Values) -> str:
+    """Return what to group by. Raises: RequestInvalid."""
+    by = values.get("by", DIMENSIONS[0])
+    if by not in DIMENSIONS:
+        raise _invalid(f"by is not one of {', '.join(DIMENSIONS)}")
+    return by
+
+
+def results_of(values: Values) -> Query:
+    """Return the filters. Raises: RequestInvalid."""
+    result = values.get("result", "")
+    if result and result not in RESULTS:
+        raise _invalid(f"result is not one of {', '.join(RESULTS)}")
+    return Query(
+        result=result,
+        policy=_some(values, "policy"),
+        namespace=_some(values, "namespace"),
+        severity=_some(values, "severity"),
+        category=_some(values, "category"),
+    )
+
+
+def subject_of(values: Values) -> Query:
+    """Return the query of one object's results. Raises: RequestInvalid."""
+    if not values.get("name"):
+        raise _invalid("name is missing")
+    return Query(
+        namespace=values.get("namespace", ""),
+        kind=values.get("kind", ""),
+        name=values["name"],
+    )
+
+
+def link(path: str, **values: str | int) -> str:
+    """Return a path with a query; empty values are left out. Not escaped for HTML."""
+    given = {name: value for name, value in values.items() if value != ""}
+    return f"{path}?{urlencode(given, errors='replace')}" if given else path
+
+
+def value_of(text: str) -> str:
+    """Return the value of a filter that selects exactly this text."""
+    return text or NONE
+
+
+def _some(values: Values, name: str) -> str | None:
+    value = values.get(name, "")
+    if not value:
+        return None
+    return "" if value == NONE else value
+
+
+def _invalid(text: str) -> RequestInvalid:
+    return RequestInvalid("dashboard.query", text)

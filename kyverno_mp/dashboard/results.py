@@ -1,0 +1,190 @@
+"""Hold the results of all stored reports, counted and sorted for pages.
+
+Room: dashboard. Takes: the Entries of one report at a time. Gives: Results: totals,
+groups, and pages of a filtered list. Next: pages.py. May touch: a lock.
+Source: docs/dashboard.md.
+
+Counts are kept as reports come and go, so a page of groups costs as much as it shows.
+A list is sorted when reports have changed, but not more often than every few seconds,
+and filtered once for all its pages; so turning pages costs as much as they show, too.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.dashboard.entries import (
+    DIMENSIONS,
+    Counts,
+    Entry,
+    Group,
+    sorted_groups,
+    urgency,
+)
+from kyverno_mp.limits import DASHBOARD_RESULTS_MAX
+
+_SORTED_FOR_S: Final = 10.0
+"""A list stays as it is for this long while reports change."""
+Key = tuple[str, ...]
+"""What identifies a report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which results a list has. Texts are compared as they are.
+
+    None selects all; a namespace "": results of cluster-scoped objects.
+    """
+
+    result: str = ""
+    policy: str | None = None
+    severity: str | None = None
+    category: str | None = None
+    namespace: str | None = None
+    kind: str = ""
+    name: str = ""
+
+    def accept(self, one: Entry) -> bool:
+        """Return whether a result is selected."""
+        return (
+            (not self.result or one.result == self.result)
+            and (self.policy is None or one.policy == self.policy)
+            and (self.severity is None or one.severity == self.severity)
+            and (self.category is None or one.category == self.category)
+            and (self.namespace is None or one.namespace == self.namespace)
+            and (not self.kind or one.kind == self.kind)
+            and (not self.name or one.name == self.name)
+        )
+
+
+EVERYTHING: Final = Query()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One page of a list. ``number``: from 1; ``count``: results of all its pages."""
+
+    entries: Sequence[Entry]
+    number: int
+    pages: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    entries: tuple[Entry, ...]
+    """Empty for a report that found no room."""
+    by_result: Counts
+
+
+class Results:
+    """The results of all reports; threads may share it."""
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._reports: dict[Key, _Kept] = {}
+        self._groups: dict[str, dict[str, Counts]] = {one: {} for one in DIMENSIONS}
+        self._totals = Counts()
+        self._held = 0
+        self._version = 0
+        self._sorted: list[Entry] = []
+        self._sorted_version = 0
+        self._sorted_s = float("-inf")
+        self._filtered: tuple[Query, list[Entry]] | None = None
+        self.looked_at = 0
+        """Results that were sorted or compared with a query so far."""
+
+    def put(self, key: Key, entries: Sequence[Entry], counts: Counts) -> None:
+        """Set the results of a report. ``counts``: theirs, also if there are none.
+
+        A report without entries found no room before it came here.
+        """
+        with self._lock:
+            self._version += 1
+            self._remove(key)
+            fits = self._held + len(entries) <= DASHBOARD_RESULTS_MAX
+            kept = _Kept(tuple(entries) if fits else (), counts)
+            self._reports[key] = kept
+            self._count(kept, 1)
+
+    def remove(self, key: Key) -> None:
+        """Forget a report."""
+        with self._lock:
+            self._version += 1
+            self._remove(key)
+
+    def _remove(self, key: Key) -> None:
+        old = self._reports.pop(key, None)
+        if old is not None:
+            self._count(old, -1)
+
+    def _count(self, kept: _Kept, by: int) -> None:
+        for result, number in kept.by_result.of.items():
+            self._totals.of[result] += by * number
+        self._held += by * len(kept.entries)
+        for one in kept.entries:
+            for dimension, found in self._groups.items():
+                value = getattr(one, dimension)
+                counts = found.get(value)
+                if counts is None:
+                    counts = found[value] = Counts()
+                counts.of[one.result] += by
+                if by < 0 and not counts.total:
+                    del found[value]
+
+    def totals(self) -> Counts:
+        """Return the counts of all reports, those that found no room included."""
+        with self._lock:
+            return Counts(dict(self._totals.of))
+
+    @property
+    def reports(self) -> int:
+        """The number of reports."""
+        return len(self._reports)
+
+    @property
+    def left_out(self) -> int:
+        """How many results are in the totals only, for lack of room."""
+        with self._lock:
+            return self._totals.total - self._held
+
+    def groups(self, dimension: str) -> list[Group]:
+        """Return the counts by one of DIMENSIONS, as ``entries.groups`` sorts them.
+
+        ``Group.value`` is the text to filter by.
+        """
+        with self._lock:
+            found = {
+                value: Counts(dict(counts.of))
+                for value, counts in self._groups[dimension].items()
+            }
+        return sorted_groups(found, dimension)
+
+    def listed(self, query: Query, number: int, per_page: int) -> Listed:
+        """Return one page; a number that is too large is that of the last page."""
+        with self._lock:
+            matching = self._matching(query)
+            pages = max(1, -(-len(matching) // per_page))
+            number = min(max(1, number), pages)
+            start = (number - 1) * per_page
+            chosen = matching[start : start + per_page]
+            return Listed(chosen, number, pages, len(matching))
+
+    def _matching(self, query: Query) -> list[Entry]:
+        now_s = self._clock_s()
+        is_due = now_s - self._sorted_s >= _SORTED_FOR_S
+        if self._sorted_version != self._version and is_due:
+            every = [one for kept in self._reports.values() for one in kept.entries]
+            every.sort(key=urgency)
+            self.looked_at += len(every)
+            self._sorted, self._filtered = every, None
+            self._sorted_version, self._sorted_s = self._version, now_s
+        if query == EVERYTHING:
+            return self._sorted
+        if self._filtered is None or self._filtered[0] != query:
+            self.looked_at += len(self._sorted)
+            chosen = [one for one in self._sorted if query.accept(one)]
+            self._filtered = query, chosen
+        return self._filtered[1]

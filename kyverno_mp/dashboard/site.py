@@ -1,0 +1,146 @@
+"""Answer the requests of browsers.
+
+Room: dashboard. Takes: method, path, query and headers of a request. Gives: Response.
+Next: process/dashboard.py sends it. May touch: the log.
+Source: docs/dashboard.md; RFC 9110 (405, 421); CSP Level 3.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from html import escape
+from http import HTTPStatus
+from typing import Final
+
+from kyverno_mp.dashboard import pages, pod_pages
+from kyverno_mp.dashboard.access import Guard
+from kyverno_mp.dashboard.facts import Facts, View, Watch
+from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History
+from kyverno_mp.dashboard.markup import head_of, security_policy
+from kyverno_mp.dashboard.query import FILTERS, Values, read_query
+from kyverno_mp.dashboard.results import Results
+from kyverno_mp.errors import RequestInvalid
+
+_log = logging.getLogger(__name__)
+HTML: Final = "text/html; charset=utf-8"
+SERVED, REFUSED, UNKNOWN, FAILED = "served", "refused", "unknown", "failed"
+_FIELDS: Final[Mapping[str, Collection[str]]] = {
+    "/": (),
+    "/results": (*FILTERS, "page"),
+    "/groups": ("by", "of", "page"),
+    "/report": ("namespace", "kind", "name", "page"),
+    "/policies": ("page",),
+    "/policy": ("name",),
+    "/exceptions": ("page",),
+    "/processes": (),
+}
+_PAGES: Final[Mapping[str, Callable[[View, Values], str]]] = {
+    "/": pages.overview,
+    "/results": pages.results,
+    "/groups": pages.groups,
+    "/report": pages.report,
+    "/policies": pod_pages.policies,
+    "/policy": pod_pages.policy,
+    "/exceptions": pod_pages.exceptions,
+    "/processes": pod_pages.processes,
+}
+HEADERS: Final[Mapping[str, str]] = {
+    # Only a header can forbid frames.
+    "Content-Security-Policy": security_policy("'self'") + "; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+}
+_WHY: Final[Mapping[HTTPStatus, str]] = {
+    HTTPStatus.UNAUTHORIZED: "A token is required: it is the password, with any name.",
+    HTTPStatus.SERVICE_UNAVAILABLE: (
+        "The file of the token cannot be read or has no token of 16 characters."
+    ),
+    HTTPStatus.MISDIRECTED_REQUEST: (
+        "Without a token, the dashboard answers by an address or localhost only."
+    ),
+    HTTPStatus.NOT_FOUND: "There is no such page.",
+    HTTPStatus.METHOD_NOT_ALLOWED: "The dashboard can only be read.",
+    HTTPStatus.INTERNAL_SERVER_ERROR: "The page could not be written; see the log.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A page to send. ``outcome``: label of the metric."""
+
+    status: HTTPStatus
+    body: bytes
+    outcome: str
+    headers: Mapping[str, str] = field(default_factory=lambda: HEADERS)
+
+
+class Site:
+    """The pages; call it from one thread."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        facts: Facts,
+        results: Results,
+        history: History,
+        watch: Watch | None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """``watch`` None: there is no cluster, so there are no stored reports."""
+        self._guard = guard
+        self._facts = facts
+        self._results = results
+        self._history = history
+        self._watch = watch
+        self._now = now
+
+    def respond(
+        self, method: str, path: str, query: str, headers: Mapping[str, str]
+    ) -> Response:
+        """Answer one request; never raises."""
+        refused = self._guard.refusal(headers)
+        if refused is not None:
+            return _plain(refused, REFUSED)
+        if not path:
+            return _plain(HTTPStatus.BAD_REQUEST, UNKNOWN)
+        if path not in _PAGES:
+            return _plain(HTTPStatus.NOT_FOUND, UNKNOWN)
+        if method not in ("GET", "HEAD"):
+            return _plain(HTTPStatus.METHOD_NOT_ALLOWED, UNKNOWN)
+        try:
+            values = _read(path, query)
+            view = View(
+                self._facts, self._results, self._history, self._watch, self._now()
+            )
+            text = _PAGES[path](view, values)
+        except RequestInvalid as error:
+            return _plain(HTTPStatus.BAD_REQUEST, UNKNOWN, error.message)
+        except Exception:  # noqa: BLE001 - one page must not end the others
+            _log.exception("a page of the dashboard failed: %s", path)
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, FAILED)
+        # A name may have half a character, which JSON allows.
+        return Response(HTTPStatus.OK, text.encode("utf-8", "replace"), SERVED)
+
+
+def _read(path: str, query: str) -> Values:
+    values = read_query(query, _FIELDS[path])
+    if values.get("of", REPORTS) not in (REPORTS, REVIEWS):
+        raise RequestInvalid("dashboard.query", f"of is not {REPORTS} or {REVIEWS}")
+    return values
+
+
+def _plain(status: HTTPStatus, outcome: str, why: str = "") -> Response:
+    text = why or _WHY.get(status, "The request cannot be read.")
+    body = (
+        f"{head_of(status.phrase)}<main><h1>{status.phrase}</h1><p>{escape(text)}</p>"
+        '<p><a href="/">Overview</a></p></main></body></html>\n'
+    )
+    headers = dict(HEADERS)
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = 'Basic realm="kyverno-mp", charset="UTF-8"'
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = "GET, HEAD"
+    return Response(status, body.encode(), outcome, headers)

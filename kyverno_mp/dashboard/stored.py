@@ -1,0 +1,80 @@
+"""Read the results of a stored policy report.
+
+Room: dashboard. Takes: the decoded JSON of a report. Gives: Entries.
+Next: results.py, and the report command of cli. May touch: nothing outside its
+arguments.
+Source: wgpolicyk8s.io/v1alpha2 and openreports.io/v1alpha1 (config/crds); Kyverno
+pkg/utils/report. ``apply --policy-report`` writes openreports' fields, and the kind
+PolicyReport for namespaced policies.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.dashboard.entries import RESULTS, Entry
+from kyverno_mp.errors import InputError, RequestInvalid, Where
+from kyverno_mp.values.jsonvalue import Json
+
+_TIME_S_MAX: Final = 253_402_300_799
+"""The last second of the year 9999; later ones have no usual date."""
+
+
+def entries_of(report: dict[str, Json], file: str) -> Iterator[Entry]:
+    """Yield an entry for each result and object of a report.
+
+    Raises: RequestInvalid for a result that no report may have: it must not look like
+    a pass.
+    """
+    metadata = _mapping(report.get("metadata"))
+    results = report.get("results")
+    if results is not None and type(results) is not list:
+        raise _wrong(file, metadata, "results is not a list")
+    for number, raw in enumerate(results or ()):
+        if type(raw) is not dict or raw.get("result") not in RESULTS:
+            said = raw.get("result") if type(raw) is dict else raw
+            text = f"results[{number}] has an unknown result: {str(said)[:100]!r}"
+            raise _wrong(file, metadata, text)
+        objects = raw.get("resources")
+        targets = (
+            [one for one in objects or () if type(one) is dict]
+            if (type(objects) is list)
+            else []
+        )
+        for target in targets or [_mapping(report.get("scope"))]:
+            yield _entry(raw, target, metadata)
+
+
+def _entry(
+    raw: dict[str, Json], target: dict[str, Json], metadata: dict[str, Json]
+) -> Entry:
+    # The names repeat in most results: one text of each is enough.
+    intern = sys.intern
+    namespace = _text(target.get("namespace")) or _text(metadata.get("namespace"))
+    stamp = _mapping(raw.get("timestamp")).get("seconds")
+    return Entry(
+        policy=intern(_text(raw.get("policy"))),
+        rule=intern(_text(raw.get("rule"))),
+        result=intern(raw["result"]),
+        severity=intern(_text(raw.get("severity"))),
+        category=intern(_text(raw.get("category"))),
+        source=intern(_text(raw.get("source"))),
+        message=intern(_text(raw.get("message")) or _text(raw.get("description"))),
+        namespace=intern(namespace),
+        kind=intern(_text(target.get("kind"))),
+        name=intern(_text(target.get("name"))),
+        timestamp_s=stamp if type(stamp) is int and 0 <= stamp <= _TIME_S_MAX else 0,
+    )
+
+
+def _wrong(file: str, metadata: dict[str, Json], text: str) -> InputError:
+    name = _text(metadata.get("name"))[:253] or "without a name"
+    return RequestInvalid("cli.report", f"report {name}: {text}", Where(file=file))
+
+
+def _text(value: Json) -> str:
+    return value if type(value) is str else ""
+
+
+def _mapping(value: Json) -> dict[str, Json]:
+    return value if type(value) is dict else {}

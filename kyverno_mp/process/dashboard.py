@@ -1,0 +1,164 @@
+"""Serve the dashboard in a process of its own.
+
+Room: process. Takes: Start. Gives: nothing; ends at SIGTERM. Next: dashboard/site.py
+writes the pages, process/http_server.py sends them.
+May touch: its listening socket, files of the runtime folder; the API server, reading
+policy reports as the account of the reports pool.
+Source: docs/dashboard.md; docs/decisions.md (the dashboard has a process of its own).
+
+No probe and no review waits for a page. Pages are written one at a time, in a thread.
+"""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.dashboard.access import Guard
+from kyverno_mp.dashboard.entries import DIMENSIONS, Counts
+from kyverno_mp.dashboard.facts import Facts
+from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History, Series
+from kyverno_mp.dashboard.results import Results
+from kyverno_mp.dashboard.site import HTML, Response, Site
+from kyverno_mp.dashboard.watch import ReportWatch
+from kyverno_mp.leader.loop import PAGES
+from kyverno_mp.limits import DASHBOARD_CONNECTIONS_MAX
+from kyverno_mp.pool.account import open_client_as
+from kyverno_mp.process import reports
+from kyverno_mp.process.dashboard_facts import PodFacts
+from kyverno_mp.process.health import Reporter
+from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
+from kyverno_mp.process.start import Start
+from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.families import DASHBOARD_LEFT_OUT, DASHBOARD_REQUESTS
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
+
+_log = logging.getLogger(__name__)
+NAME: Final = "dashboard"
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+_SAMPLE_S: Final = 60.0
+_TICK_S: Final = 1.0
+
+
+def run(start: Start, pools: tuple[str, ...]) -> None:
+    """Serve pages until SIGTERM. ``pools``: the names of this pod's."""
+    listener = start.dashboard
+    assert listener is not None
+    settings = start.settings
+    results = Results(time.monotonic)
+    watch = _watch(settings, results)
+    if watch is not None:
+        watch.start()
+    reporter = Reporter(settings, start.runtime_dir, {}, pools)
+    facts = PodFacts(start.runtime_dir, reporter)
+    history = History(_SAMPLE_S)
+    guard = Guard(
+        Path(settings.dashboard_token_file) if settings.dashboard_token_file else None
+    )
+    if not guard.has_token and settings.dashboard_host not in _LOOPBACK:
+        _log.warning(
+            "the dashboard listens on %s without a token", settings.dashboard_host
+        )
+    page = Page.claim(start.runtime_dir / PAGES, NAME)
+    recorder = Recorder(page, settings.metrics_series_max)
+    site = Site(guard, facts, results, history, watch)
+    requests = recorder.series(DASHBOARD_REQUESTS)
+    left_out = recorder.series(DASHBOARD_LEFT_OUT)
+    sampler = Sampler(facts, results if watch else None, history)
+
+    def tick() -> None:
+        """Take a sample when one is due."""
+        sampler.take_due(time.monotonic(), time.time())
+        left_out.hold((), float(results.left_out))
+
+    serve_pages(site.respond, listener, lambda one: requests.count((one,)), tick)
+
+
+def serve_pages(
+    respond: Callable[[str, str, str, Mapping[str, str]], Response],
+    listener: socket.socket,
+    count: Callable[[str], None],
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM.
+
+    ``respond`` and ``tick``, which is called each second, run in one thread, one at a
+    time. ``count`` gets the outcome of each request.
+    """
+    writer = ThreadPoolExecutor(1, thread_name_prefix="pages")
+
+    async def answer(asked: Asked) -> bytes:
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(
+            writer, respond, asked.method, asked.path, asked.query, asked.headers
+        )
+        count(found.outcome)
+        return response_bytes(
+            asked.method, found.status, HTML, found.body, found.headers
+        )
+
+    async def tick_each_second() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await loop.run_in_executor(writer, tick)
+            await asyncio.sleep(_TICK_S)
+
+    async def work() -> None:
+        server = HttpServer(
+            answer,
+            connections_max=DASHBOARD_CONNECTIONS_MAX,
+            is_long=lambda _asked: True,
+        )
+        # A tick that fails ends the process, and the supervisor starts a new one.
+        ticking = asyncio.create_task(tick_each_second())
+        serving = asyncio.create_task(server.serve(listener))
+        await asyncio.wait((ticking, serving), return_when=asyncio.FIRST_COMPLETED)
+        for one in (ticking, serving):
+            if one.done():
+                one.result()
+        ticking.cancel()
+
+    asyncio.run(work())
+
+
+def _watch(settings: Settings, results: Results) -> ReportWatch | None:
+    if settings.standalone:
+        return None
+    client = open_client_as(settings, reports.ACCOUNT)
+    kinds = OPEN_REPORTS if settings.reports_open else POLICY_REPORTS
+    return ReportWatch(client, kinds, results)
+
+
+class Sampler:
+    """Takes samples for charts when they are due."""
+
+    def __init__(self, facts: Facts, results: Results | None, history: History) -> None:
+        """``results`` None: there are no stored reports."""
+        self._facts = facts
+        self._results = results
+        self._history = history
+        self._next_s = 0.0
+
+    def take_due(self, now_s: float, time_s: float) -> bool:
+        """Take a sample if one is due. ``time_s``: Unix time; ``now_s``: monotonic."""
+        if now_s < self._next_s:
+            return False
+        activity = self._facts.activity()
+        found: dict[Series, Counts] = {Series(REVIEWS): activity.totals}
+        if self._results is not None:
+            found[Series(REPORTS)] = self._results.totals()
+        for dimension in DIMENSIONS:
+            for one in activity.groups(dimension):
+                found[Series(REVIEWS, dimension, one.value)] = one.counts
+            if self._results is not None:
+                for one in self._results.groups(dimension):
+                    found[Series(REPORTS, dimension, one.value)] = one.counts
+        self._history.add(time_s, found)
+        self._next_s = now_s + self._history.interval_s
+        return True

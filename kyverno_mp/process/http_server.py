@@ -1,0 +1,147 @@
+"""Serve small HTTP/1.1 responses, one per connection, to clients that may misbehave.
+
+Room: process. Takes: a function that answers a request. Gives: HttpServer, Asked,
+response_bytes. Next: process/health.py, process/dashboard.py.
+May touch: its listening socket. Everything is bounded: 8 KiB for request heads, five
+seconds per request, a fixed number of connections, of which the oldest unfinished one
+is closed for a new one.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+_HEAD_BYTES_MAX: Final = 8 * 1024
+_REQUEST_S_MAX: Final = 5.0
+_LONG_MAX: Final = 8
+"""Concurrent responses of several MiB: a client that does not read keeps its own."""
+_Connections = dict["asyncio.Task[None]", asyncio.StreamWriter]
+"""In order of arrival."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The head of a request; ``path`` is empty if it is invalid.
+
+    ``headers``: by lower-case name; of repeated ones all values, joined by commas.
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class HttpServer:
+    """Reads heads, and writes what ``answer`` returns."""
+
+    def __init__(
+        self,
+        answer: Callable[[Asked], Awaitable[bytes]],
+        *,
+        connections_max: int,
+        is_long: Callable[[Asked], bool],
+    ) -> None:
+        """``is_long``: whether the response to a request may have several MiB."""
+        self._answer = answer
+        self._connections_max = connections_max
+        self._is_long = is_long
+        self._unfinished: _Connections = {}
+        """Connections that wait for their client."""
+        self._long: _Connections = {}
+        """Connections with requests for possibly large responses."""
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until SIGTERM."""
+        ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, ended.set)
+        server = await asyncio.start_server(
+            self._connection, sock=listener, limit=_HEAD_BYTES_MAX
+        )
+        async with server:
+            await ended.wait()
+
+    async def _connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._make_room(self._unfinished, self._connections_max)
+        self._unfinished[task] = writer
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
+            # Requests that have arrived get a response, however many follow.
+            self._unfinished.pop(task, None)
+            asked = _asked(head)
+            if self._is_long(asked):
+                self._make_room(self._long, _LONG_MAX)
+                self._long[task] = writer
+            response = await self._answer(asked)
+            self._make_room(self._unfinished, self._connections_max)
+            self._unfinished[task] = writer
+            writer.write(response)
+            await asyncio.wait_for(writer.drain(), _REQUEST_S_MAX)
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), _REQUEST_S_MAX)
+        except (
+            TimeoutError,
+            OSError,
+            asyncio.IncompleteReadError,
+            asyncio.LimitOverrunError,
+        ):
+            writer.transport.abort()
+        finally:
+            self._unfinished.pop(task, None)
+            self._long.pop(task, None)
+            writer.close()
+
+    @staticmethod
+    def _make_room(connections: _Connections, most: int) -> None:
+        """Close the connection that has waited longest for its client.
+
+        A probe sends its request and reads the response at once. A connection that
+        stays open must not keep probes out, or the kubelet would kill a healthy pod.
+        """
+        if len(connections) >= most:
+            oldest = next(iter(connections))
+            connections.pop(oldest).transport.abort()
+
+
+def _asked(head: bytes) -> Asked:
+    first, *rest = head.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
+        return Asked("GET", "")
+    headers: dict[str, str] = {}
+    for line in rest:
+        name, _, value = line.partition(":")
+        key, value = name.lower(), value.strip(" \t")
+        headers[key] = f"{headers[key]},{value}" if key in headers else value
+    path, _, query = words[1].partition("?")
+    return Asked(words[0], path, query, headers)
+
+
+def response_bytes(
+    method: str,
+    status: HTTPStatus,
+    content_type: str,
+    body: bytes,
+    headers: Mapping[str, str] | None = None,
+) -> bytes:
+    """Return a whole response; to HEAD, its head."""
+    more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+        f"Content-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Cache-Control: no-store\r\n"
+        "X-Content-Type-Options: nosniff\r\n"
+        f"{more}"
+        "Connection: close\r\n\r\n"
+    ).encode("latin-1")
+    return head if method == "HEAD" else head + body

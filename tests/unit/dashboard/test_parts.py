@@ -1,0 +1,121 @@
+"""What the pages are made of: counts over time, costs, exceptions, reports."""
+
+from itertools import pairwise
+
+from kyverno_mp.dashboard.activity import About, activity_of
+from kyverno_mp.dashboard.entries import RESULTS, Counts
+from kyverno_mp.dashboard.history import History, Point, Series, increases
+from kyverno_mp.dashboard.results import Query, Results
+from kyverno_mp.dashboard.watch import ReportWatch
+from kyverno_mp.limits import DASHBOARD_SAMPLES_MAX, DASHBOARD_SERIES_MAX
+from kyverno_mp.reports.objects import POLICY_REPORTS
+from kyverno_mp.telemetry.collect import Merged
+from kyverno_mp.telemetry.families import ADMISSION
+from kyverno_mp.telemetry.families import RESULTS as MEASURED
+from tests.unit.kube.fake_api import running, wait_for
+
+
+def counts(number: int) -> Counts:
+    return Counts({**dict.fromkeys(RESULTS, 0), "pass": number})
+
+
+def test_a_chart_begins_at_the_start_however_long_that_is_ago() -> None:
+    """Memory is bounded: the interval doubles and the steps stay even."""
+    history, moment = History(60.0), 0.0
+    one = Series("reports")
+    for number in range(50_000):
+        if moment <= number * 60.0:
+            history.add(moment, {one: counts(number)})
+            moment += history.interval_s
+    course = history.course(one)
+    assert DASHBOARD_SAMPLES_MAX / 2 <= len(course) < DASHBOARD_SAMPLES_MAX
+    assert course[0].time_s == 0
+    assert course[-1].time_s > 49_000 * 60
+    steps = {b.time_s - a.time_s for a, b in pairwise(course)}
+    assert max(steps) <= 2 * min(steps)
+    assert [p.counts.of["pass"] for p in course] == [p.time_s / 60 for p in course]
+
+
+def test_groups_above_the_limit_have_no_chart() -> None:
+    history = History(60.0)
+    many = [
+        Series("reports", "policy", str(n)) for n in range(DASHBOARD_SERIES_MAX + 5)
+    ]
+    for moment in range(2):
+        history.add(moment, {one: counts(1) for one in many})
+    found = [len(history.course(one)) for one in many]
+    assert found == [2] * DASHBOARD_SERIES_MAX + [0] * 5
+
+
+def test_a_group_that_came_later_was_not_there_before() -> None:
+    history, late = History(60.0), Series("reports", "policy", "late")
+    history.add(0, {Series("reports"): counts(3)})
+    history.add(60, {Series("reports"): counts(4), late: counts(1)})
+    assert [one.counts.total for one in history.course(late)] == [0, 1]
+
+
+def test_a_counter_that_begins_again_has_no_negative_increase() -> None:
+    course = [Point(at, counts(number)) for at, number in enumerate((5, 9, 2, 2))]
+    assert [one.counts.of["pass"] for one in increases(course)] == [4, 2, 0]
+
+
+def measured(**labels: str) -> tuple[str, ...]:
+    return tuple(labels.get(name, "-") for name in MEASURED.labels)
+
+
+def test_costs_and_counts_come_from_the_metrics() -> None:
+    facts = {"policy_name": "p", "rule_name": "r", "resource_namespace": "team"}
+    merged: Merged = {
+        ADMISSION: {("Pod", "team", "create", "true", "x"): [3.0, 1.0, 0.5]},
+        MEASURED: {
+            measured(**facts, rule_result="pass"): [2.0, 1.0, 0.003],
+            measured(**facts, rule_result="fail"): [1.0, 0.0, 0.001],
+            measured(**facts, policy_namespace="a", rule_result="skip"): [1.0, 0.0, 1],
+        },
+    }
+    found = activity_of(merged, {"p": About("high", "Pods")})
+    assert found.reviews == 4
+    assert found.totals.of == {"fail": 1, "error": 0, "warn": 0, "pass": 3, "skip": 1}
+    cost = found.cost_of("p")
+    assert (cost.count, round(cost.mean_us)) == (4, 1000)
+    assert {one.name for one in found.groups("policy")} == {"p", "a/p"}
+    assert found.by["severity"]["high"].total == 4
+    assert found.by["category"][""].total == 1
+
+
+def report(name: str, *results: str) -> dict[str, object]:
+    return {
+        "scope": {"kind": "Pod", "namespace": "team", "name": name},
+        "results": [{"policy": "p", "rule": "r", "result": one} for one in results],
+    }
+
+
+PATH = "/apis/wgpolicyk8s.io/v1alpha2/namespaces/team/policyreports/"
+
+
+def test_results_follow_the_stored_reports() -> None:
+    """Those of other programs, too; a malformed one is named, and hides no other."""
+    with running() as api:
+        results = Results(lambda: 0.0)
+        api.put(f"{PATH}a", **report("a", "pass", "fail"))
+        api.put(f"{PATH}odd", **report("odd", "maybe"))
+        watch = ReportWatch(api.client(), POLICY_REPORTS, results)
+        watch.start()
+        try:
+            wait_for(lambda: watch.synced and results.totals().total == 2)
+            assert watch.problems() == ["1 reports are not as their kind demands"]
+            api.put(f"{PATH}b", **report("b", "warn"))
+            wait_for(lambda: results.totals().total == 3)
+            assert results.listed(Query(result="warn"), 1, 10).count == 1
+            # A new list brings the same reports once more.
+            with api.lock:
+                api.remove(f"{PATH}a")
+                api.compact()
+            api.drop_watches()
+            wait_for(lambda: results.totals().total == 1)
+            assert watch.informers[0].lists == 2
+            # What was passed on is not kept a second time.
+            kept = watch.informers[0].snapshot()
+            wait_for(lambda: not any(one.entries for one in kept.values()))
+        finally:
+            watch.stop()

@@ -1,0 +1,331 @@
+"""Reports of the API server's own admission policies.
+
+Expected rows: Kyverno pkg/utils/report/results.go, pkg/admissionpolicy/{validate,
+mutate}.go. Red means: such a policy has no rows, those of another one, or rows of a
+policy that is gone.
+"""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.reports import admission_policies
+from tests.unit.cleanup.cluster import resource, serve_kinds
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.reports.world import (
+    CLUSTER_REPORTS,
+    NAMESPACES,
+    World,
+    pod,
+    report_of,
+    results,
+    term,
+    writes,
+)
+
+Json = Any
+_GROUP = "admissionregistration.k8s.io"
+_V1 = f"/apis/{_GROUP}/v1"
+_BETA = f"/apis/{_GROUP}/v1beta1"
+_ENABLED = {"reports.kyverno.io/enabled": "true"}
+_PODS = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+}
+_MUTATES = {"reports_mutating_admission_policies": True}
+
+
+def _kinds(prefix: str, version: str) -> tuple[str, str, list[Json]]:
+    kind = f"{prefix}AdmissionPolicy"
+    plural = f"{prefix.lower()}admissionpolicies"
+    found = [
+        resource(plural, kind, scope="Cluster"),
+        resource(f"{kind.lower()}bindings", f"{kind}Binding", scope="Cluster"),
+    ]
+    for one in found:
+        one["responseKind"] |= {"group": _GROUP, "version": version}
+    return _GROUP, version, found
+
+
+@pytest.fixture(name="world")
+def fixture_world(api: FakeApi) -> World:
+    serve_kinds(api, _kinds("Validating", "v1"), _kinds("Mutating", "v1beta1"))
+    world = World()
+    world.serve()
+    return world
+
+
+def _validating(
+    api: FakeApi,
+    expression: str = "object.metadata.labels.?team.hasValue()",
+    name: str = "vap",
+    labels: Json = None,
+    **spec: Json,
+) -> Json:
+    api.put(
+        f"{_V1}/validatingadmissionpolicies/{name}",
+        metadata={
+            "labels": _ENABLED if labels is None else labels,
+            "annotations": {
+                "policies.kyverno.io/category": "C",
+                "policies.kyverno.io/severity": "high",
+            },
+        },
+        spec={
+            "matchConstraints": {"resourceRules": [_PODS]},
+            "validations": [{"expression": expression}],
+            **spec,
+        },
+    )
+
+
+def _bind(api: FakeApi, policy: str = "vap", name: str = "b", **spec: Json) -> None:
+    api.put(
+        f"{_V1}/validatingadmissionpolicybindings/{name}",
+        metadata={"labels": spec.pop("labels", {})},
+        spec={"policyName": policy, "validationActions": ["Deny"], **spec},
+    )
+
+
+def _mutating(api: FakeApi, name: str = "map") -> None:
+    changed = 'Object{metadata: Object.metadata{labels: {"team": "blue"}}}'
+    api.put(
+        f"{_BETA}/mutatingadmissionpolicies/{name}",
+        metadata={"labels": _ENABLED},
+        spec={
+            "matchConstraints": {"resourceRules": [_PODS]},
+            "mutations": [
+                {
+                    "patchType": "ApplyConfiguration",
+                    "applyConfiguration": {"expression": changed},
+                }
+            ],
+            "reinvocationPolicy": "Never",
+        },
+    )
+    api.put(
+        f"{_BETA}/mutatingadmissionpolicybindings/mb",
+        metadata={},
+        spec={"policyName": name},
+    )
+
+
+def test_the_row_of_a_validating_policy(api: FakeApi, world: World) -> None:
+    _validating(api)
+    _bind(api)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    report = report_of(api, raw)
+    assert report is not None
+    [row] = report["results"]
+    assert row.pop("timestamp")
+    assert row == {
+        "source": "ValidatingAdmissionPolicy",
+        "policy": "vap",
+        "rule": "vap",
+        "result": "fail",
+        "message": "failed expression: object.metadata.labels.?team.hasValue()",
+        "properties": {"binding": "b", "process": "background scan"},
+        "scored": True,
+        "category": "C",
+        "severity": "high",
+    }
+    assert report["summary"]["fail"] == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({}, ("fail", "mutation is not applied")),
+        ({"team": "blue"}, ("pass", "mutation is successfully applied")),
+    ],
+)
+def test_the_row_of_a_mutating_policy(
+    api: FakeApi, world: World, labels: dict[str, str], expected: tuple[str, str]
+) -> None:
+    """A mutation that an existing object lacks is a failure."""
+    _mutating(api)
+    raw = pod(api, **labels)
+    with term(api, world, **_MUTATES) as one:
+        one.settle()
+    report = report_of(api, raw)
+    assert report is not None
+    [row] = report["results"]
+    assert (row["result"], row["message"]) == expected
+    assert row["source"] == "MutatingAdmissionPolicy"
+    assert row["properties"] == {"mapBinding": "mb", "process": "background scan"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"reports_validating_admission_policies": False},
+        {"reports_scan": False},
+    ],
+)
+def test_settings_leave_them_out(api: FakeApi, world: World, settings: Json) -> None:
+    """And mutating policies are left out unless a setting says otherwise."""
+    _validating(api)
+    _bind(api)
+    _mutating(api)
+    raw = pod(api)
+    with term(api, world, **settings) as one:
+        one.settle()
+        assert report_of(api, raw) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "binding"),
+    [
+        ({"labels": {}}, {}),
+        ({"labels": {"reports.kyverno.io/enabled": "false"}}, {}),
+        ({}, {"matchResources": {"namespaceSelector": {"matchLabels": {"x": "y"}}}}),
+        ({}, {"matchResources": {"objectSelector": {"matchLabels": {"x": "y"}}}}),
+        (
+            {"matchConstraints": {"resourceRules": [{**_PODS, "apiGroups": ["apps"]}]}},
+            {},
+        ),
+        (
+            {
+                "matchConstraints": {
+                    "resourceRules": [{**_PODS, "operations": ["DELETE"]}]
+                }
+            },
+            {},
+        ),
+    ],
+)
+def test_what_does_not_match_has_no_row(
+    api: FakeApi, world: World, policy: Json, binding: Json
+) -> None:
+    _validating(api, name="other")
+    _bind(api, policy="other", name="other")
+    _validating(api, **policy)
+    _bind(api, **binding)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("other", "other", "fail")]
+
+
+def test_changes_of_policies_and_bindings_are_followed(
+    api: FakeApi, world: World
+) -> None:
+    """An edit without effect costs nothing; a policy that goes takes its rows along."""
+    raw = pod(api, team="blue")
+    with term(api, world) as one:
+        one.settle()
+        assert report_of(api, raw) is None
+        _validating(api)
+        _bind(api)
+        one.settle()
+        assert results(report_of(api, raw)) == [("vap", "vap", "pass")]
+        count = writes(api)
+        _validating(api, labels={**_ENABLED, "more": "labels"})
+        one.settle()
+        assert writes(api) == count
+        _validating(api, "false")
+        one.settle()
+        assert results(report_of(api, raw)) == [("vap", "vap", "fail")]
+        _bind(api, name="z", labels={"reports.kyverno.io/disabled": ""})
+        one.settle()
+        report = report_of(api, raw)
+        assert report is not None
+        assert report["results"][0]["properties"]["binding"] == "b"
+        api.remove(f"{_V1}/validatingadmissionpolicies/vap")
+        one.settle()
+        assert report_of(api, raw) is None
+
+
+def test_a_new_holder_writes_nothing(api: FakeApi, world: World) -> None:
+    """It waits until it knows the policies; their rows are not outdated before."""
+    _validating(api)
+    _bind(api)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    count = writes(api)
+    with term(api, world) as one:
+        one.settle()
+    assert writes(api) == count
+    assert results(report_of(api, raw)) == [("vap", "vap", "fail")]
+
+
+def test_without_permission_all_else_is_reported(api: FakeApi, world: World) -> None:
+    """The watch is named in the health of the pool."""
+    from tests.unit.reports.world import policy
+
+    world.serve(policy())
+    raw = pod(api)
+    api.fault("^GET .*validatingadmissionpolicies", *[403] * 99)
+    with term(api, world) as one:
+        one.reports.scan.tick()
+        [informer, _] = one.reports.scan.admission.informers
+        while informer.failures < 3:
+            informer.retry_now()
+        one.reports.scan.tick()
+        [pods] = [each.watch.informer for each in one.reports.scan.resources.values()]
+        assert pods.wait_synced(5)
+        one.reports.dispatch.work_due()
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+        assert "validatingadmissionpolicies" in " ".join(one.reports.problems())
+
+
+def test_parameters_are_read(api: FakeApi, world: World) -> None:
+    """From the namespace of the binding; what may not be read is an error."""
+    _validating(
+        api,
+        "object.metadata.name == params.data.allowed",
+        paramKind={"apiVersion": "v1", "kind": "ConfigMap"},
+    )
+    api.put(
+        "/api/v1/namespaces/b/configmaps/given",
+        apiVersion="v1",
+        kind="ConfigMap",
+        data={"allowed": "x"},
+    )
+    ref = {"name": "given", "namespace": "b", "parameterNotFoundAction": "Deny"}
+    _bind(api, paramRef=ref)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        assert results(report_of(api, raw)) == [("vap", "vap", "pass")]
+        api.fault("^GET .*configmaps", *[403] * 99)
+        _validating(
+            api,
+            "object.metadata.name != params.data.allowed",
+            paramKind={"apiVersion": "v1", "kind": "ConfigMap"},
+        )
+        one.settle()
+        assert results(report_of(api, raw)) == [("vap", "vap", "error")]
+
+
+def test_objects_of_the_cluster(api: FakeApi, world: World) -> None:
+    rule = {**_PODS, "resources": ["namespaces"]}
+    _validating(api, "false", matchConstraints={"resourceRules": [rule]})
+    _bind(api)
+    raw = api.put(f"{NAMESPACES}/a", metadata={})
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw, CLUSTER_REPORTS)) == [("vap", "vap", "fail")]
+
+
+def test_more_than_an_evaluator_can_get(
+    api: FakeApi, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORTS_POLICIES_BYTES_MAX."""
+    _validating(api, name="a")
+    _bind(api, policy="a", name="a")
+    _validating(api, name="b")
+    monkeypatch.setattr(admission_policies, "REPORTS_POLICIES_BYTES_MAX", 900)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        assert results(report_of(api, raw)) == [("a", "a", "fail")]
+        [problem] = one.reports.problems()
+    assert problem == (
+        "1 admission policies above the limit of 2097152 bytes are not reported"
+    )
