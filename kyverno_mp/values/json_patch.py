@@ -410,7 +410,8 @@ def _move(document: Json, operation: Operation, spend: Spender) -> Json:
     if problem:
         raise failed(f"error in move for path: '{key}': {problem}")
     document = _removed(document, tokens, spend)
-    places = tokens_of(path) or []
+    # KYVERNO: engine 7.4 - a destination of "" is the key "" of the object.
+    places = [""] if path == "" else tokens_of(path) or []
     return _add_at(
         way_to(document, places),
         places,
@@ -435,7 +436,8 @@ def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
     if problem:
         raise failed(f"error in copy for from: '{source}': {problem}")
     _check_count(value, spend)
-    places = tokens_of(path) or []
+    # KYVERNO: engine 7.4 - a destination of "" is the key "" of the object.
+    places = [""] if path == "" else tokens_of(path) or []
     return _add_at(
         way_to(document, places),
         places,

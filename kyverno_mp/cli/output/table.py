@@ -5,12 +5,12 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 10 (table
 rendering), 15.
 """
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from unicodedata import category, combining, east_asian_width
 
 _WRAP_AT = 300
-"""Cells longer than this wrap at word boundaries, as in the original's printer."""
+"""Cells with more bytes wrap at word boundaries, as in the original's printer."""
 _COUNT_FROM = 10
 """With more rows than this the first header shows the count."""
 
@@ -68,7 +68,7 @@ def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
         # KYVERNO: cli 8 - the printer's own space after the count widens the column.
         titles[0] = f"ID ({len(rows)}) "
     widths = [
-        max(len(titles[i]), *(len(part) for line in body for part in line[i]))
+        max(len(titles[i]), *(_width(part) for line in body for part in line[i]))
         for i in range(len(names))
     ]
     border = "│" + "│".join("─" * (width + 2) for width in widths) + "│"
@@ -90,12 +90,47 @@ def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
 
 
 def _wrapped(cell: str) -> list[str]:
-    if len(cell) <= _WRAP_AT and "\n" not in cell:
+    """Return the lines of a cell.
+
+    KYVERNO: cli 8 - only a text without line breaks is broken, each space but the first
+    of a line counts twice, and a text that ends with a line break loses the character
+    before it.
+    """
+    if len(cell.encode()) > _WRAP_AT and cell.endswith("\n"):
+        # The printer cuts bytes; what is left of a character is not shown.
+        cell = cell.encode()[:-2].decode(errors="ignore")
+        if len(cell.encode()) <= _WRAP_AT:
+            return cell.split("\n")
+        return _wrapped(cell)
+    if len(cell.encode()) <= _WRAP_AT or "\n" in cell:
+        return cell.split("\n")
+    words = cell.split()
+    if not words:
         return [cell]
-    lines: list[str] = []
-    for part in cell.split("\n"):
-        lines.extend(textwrap.wrap(part, _WRAP_AT) or [""])
+    lines = [words[0]]
+    rest = _WRAP_AT - len(words[0].encode())
+    for word in words[1:]:
+        size = len(word.encode())
+        if size + 1 <= rest:
+            lines[-1] += f" {word}"
+            rest -= size + 2
+        else:
+            lines.append(word)
+            rest = _WRAP_AT - size
     return lines
+
+
+def _width(text: str) -> int:
+    """Return the columns that a terminal needs; East Asian characters take two."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    return sum(map(_columns, text))
+
+
+def _columns(character: str) -> int:
+    if combining(character) or category(character) == "Cc":
+        return 0
+    return 2 if east_asian_width(character) in "WF" else 1
 
 
 def _line(
@@ -108,7 +143,7 @@ def _line(
 ) -> str:
     parts = []
     for cell, width, name in zip(cells, widths, names, strict=True):
-        padded = f" {cell.ljust(width)} "
+        padded = f" {cell}{' ' * (width - _width(cell))} "
         if color:
             style = "32" if header else _style(name, cell)
             padded = f"\x1b[{style}m{padded}\x1b[0m" if style else padded

@@ -87,8 +87,11 @@ def _mutate_foreach_errors(
             others = entry.context or entry.preconditions is not None
             if others or has_merge or has_patches:
                 yield tag, "a nested foreach cannot contain other declarations"
-            yield from _mutate_foreach_errors(entry.foreach, tag)
-        elif has_merge == has_patches:
+            else:
+                yield from _mutate_foreach_errors(entry.foreach, tag)
+            # KYVERNO: engine 10.6 - entries after a nested one are not checked.
+            return
+        if has_merge == has_patches:
             yield tag, _ONE_PATCH
 
 

@@ -23,3 +23,23 @@ def test_more_than_ten_rows_are_counted_in_the_header() -> None:
     """Red means: scripts that cut columns by position get other text."""
     assert _head(10) == _TEN
     assert _head(11) == _ELEVEN
+
+
+def _lines(message: str) -> list[str]:
+    row = Row(1, "p", "r", "d/Pod/c", "Fail", message=message)
+    lines = render([row], detailed=True, color=False).splitlines()[3:-1]
+    return [line.split("│")[7].strip() for line in lines]
+
+
+def test_a_long_cell_is_broken_by_bytes_and_two_for_a_space() -> None:
+    """Red means: a long message has its lines in other places than in Kyverno."""
+    found = _lines("w\u00f6rd  " * 60)
+    assert found == [" ".join(["w\u00f6rd"] * count) for count in (43, 17)]
+    assert _lines(f"{'word ' * 80}\nend") == [("word " * 80).strip(), "end"]
+
+
+def test_wide_characters_take_two_columns() -> None:
+    row = Row(1, "p", "r", "d/Pod/c", "Fail", message="\u65e5\u672c")
+    lines = render([row], detailed=True, color=False).splitlines()
+    assert lines[3].endswith("\u65e5\u672c    │")
+    assert lines[1].endswith(" MESSAGE │")

@@ -336,3 +336,27 @@ def test_global_context_entry() -> None:
         "spec.projections[0].name",
         "spec.projections[0].jmesPath",
     ]
+
+
+_PATCH = {"patchesJson6902": "- op: remove\n  path: /a"}
+_NESTED = {"list": "a", "foreach": [{"list": "element.b", **_PATCH}]}
+_LADEN = {**_NESTED, "preconditions": {"all": []}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "is_refused"),
+    [
+        ([_NESTED], False),
+        ([_LADEN], True),
+        ([{"list": "a", **_PATCH}, _LADEN], True),
+        ([_NESTED, _LADEN], False),
+        ([_NESTED, {"list": "a"}], False),
+        ([{"list": "a"}, _NESTED], True),
+    ],
+)
+def test_entries_after_a_nested_foreach_are_not_checked(
+    entries: list[dict[str, Any]], *, is_refused: bool
+) -> None:
+    """Red means: a policy that Kyverno takes is refused, or the other way round."""
+    raw = policy(validate=None, mutate={"foreach": entries})
+    assert bool(check(decode(raw)).problems) is is_refused

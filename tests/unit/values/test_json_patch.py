@@ -27,6 +27,8 @@ def _apply(document: Any, *operations: dict[str, Any]) -> Any:
         ({"a/b": 1}, {"op": "replace", "path": "/a~1b", "value": 2}, {"a/b": 2}),
         ({"a": 1}, {"op": "move", "from": "/a", "path": "/b"}, {"b": 1}),
         ({"a": [1]}, {"op": "copy", "from": "/a", "path": "/b"}, {"a": [1], "b": [1]}),
+        ({"a": 1}, {"op": "copy", "from": "/a", "path": ""}, {"a": 1, "": 1}),
+        ({"a": 1}, {"op": "move", "from": "/a", "path": ""}, {"": 1}),
         ({"a": 1}, {"op": "test", "path": "/b", "value": None}, {"a": 1}),
     ],
 )
