@@ -543,6 +543,13 @@ REGISTRY_LAYERS_MAX = 1000
 """Layers of one image that are pulled, one request each; container images have at most
 127."""
 
+IMAGE_SIGNATURES_MAX = 1000
+"""Signatures of one image that are read, one request each: Cosign's own limit."""
+
+IMAGE_SIGNATURE_BYTES_MAX = 16 * 1024 * 1024
+"""All payloads of one signature or attestation manifest together: an attestation may
+contain an SBOM of some megabytes."""
+
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64
 KiB."""

@@ -26,6 +26,7 @@ from kyverno_mp.compiler.match import (
 )
 from kyverno_mp.compiler.mutate import build_mutate
 from kyverno_mp.compiler.review_reads import reads_review
+from kyverno_mp.compiler.verify_images import action_of, build_verify_images
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
@@ -56,11 +57,14 @@ def compile_policy(
     document: AnyPolicy,
     exceptions: Sequence[PolicyException] = (),
     known_as: str = "",
+    *,
+    verifies: bool = False,
 ) -> CompiledPolicy:
     """Compile the policy; raises PolicyInvalid naming policy, rule and reason.
 
     ``exceptions``: all in force; those that do not name the policy are ignored.
-    ``known_as``: its name in exceptions, if that is not the key.
+    ``known_as``: its name in exceptions, if that is not the key. ``verifies``: the
+    caller verifies images; without it, rules with verifyImages are not evaluated.
     Cost: about a millisecond for a policy of two rules with autogen.
     """
     exempting = [
@@ -78,7 +82,7 @@ def compile_policy(
     rules = []
     for each in _computed(document):
         try:
-            rules.append(_rule(each, exempting))
+            rules.append(_rule(each, exempting, verifies=verifies))
         except ExpressionInvalid as error:
             raise _invalid(document, each.rule, error) from error
     return CompiledPolicy(_policy(document, rules), tuple(rules))
@@ -159,11 +163,14 @@ def _action(action: str | None, overrides: Iterable[FailureActionOverride]) -> A
 def _rule(
     limited: RuleOfKinds,
     exempting: Sequence[tuple[PolicyException, Sequence[str]]],
+    *,
+    verifies: bool,
 ) -> RuleIR:
     rule = limited.rule
     types = rule.types()
     validate, mutate, generate = rule.validate, rule.mutate, rule.generate
     body = validate or _NO_VALIDATION
+    lacking = missing_capability(rule, verifies=verifies)
     built = RuleIR(
         name=rule.name,
         rule_type=types[0] if types else "",
@@ -187,7 +194,11 @@ def _rule(
             if rule.preconditions is not None
             else None
         ),
-        action=_action(body.failure_action, body.failure_action_overrides),
+        action=(
+            _action(action_of(rule), ())
+            if rule.verify_images
+            else _action(body.failure_action, body.failure_action_overrides)
+        ),
         exceptions=tuple(
             _exception(exception)
             for exception, names in exempting
@@ -197,7 +208,7 @@ def _rule(
             (key, parse_document(text))
             for key, text in sorted(rule.report_properties.items())
         ),
-        unsupported=missing_capability(rule),
+        unsupported=lacking,
         skip_background_requests=rule.skip_background_requests,
         generate=(
             build_generate(generate)
@@ -205,6 +216,9 @@ def _rule(
             else None
         ),
         cel_preconditions=_cel_preconditions(rule.cel_preconditions or (), body.cel),
+        verify_images=(
+            build_verify_images(rule) if rule.verify_images and not lacking else None
+        ),
     )
     return msgspec.structs.replace(built, effects=effects_of(built))
 

@@ -31,6 +31,7 @@ from kyverno_mp.ir.rules import (
     ConfigMapEntryIR,
     GlobalReferenceEntryIR,
     ImageRegistryEntryIR,
+    VerifyImagesIR,
 )
 
 _BY_RECORD: Final[Mapping[type, int]] = {
@@ -39,6 +40,7 @@ _BY_RECORD: Final[Mapping[type, int]] = {
     GlobalReferenceEntryIR: EFFECT_SHARED,
     ApiCallEntryIR: EFFECT_CLUSTER,
     ImageRegistryEntryIR: EFFECT_REGISTRY,
+    VerifyImagesIR: EFFECT_REGISTRY,
     CelParamsIR: EFFECT_CLUSTER,
 }
 _BY_FUNCTION: Final = {entry.name: entry.effects for entry in KYVERNO.values()}

@@ -16,9 +16,10 @@ from kyverno_mp.expr.pattern.nodes import Pattern
 from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.match import MatchIR, SelectorIR
+from kyverno_mp.values.image import ImageExtractor
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 8
+LAYOUT_VERSION: Final = 9
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 
@@ -233,6 +234,30 @@ class GenerateIR(msgspec.Struct, frozen=True, array_like=True):
     synchronize: bool = False
 
 
+class ImageBlockIR(msgspec.Struct, frozen=True, array_like=True):
+    """One verifyImages entry.
+
+    ``settings``: the whole entry as one document, without conditions, because upstream
+    substitutes the variables of all of it. ``conditions``: the blocks of each
+    attestation, with the list of them as one document.
+    """
+
+    settings: Document
+    references: tuple[str, ...] = ()
+    verify_digest: bool = True
+    required: bool = True
+    conditions: tuple[tuple[Document, tuple[Conditions, ...]], ...] = ()
+    deny: Conditions | None = None
+    has_validate: bool = False
+
+
+class VerifyImagesIR(msgspec.Struct, frozen=True, array_like=True):
+    """The body of a verifyImages rule; ``extractors`` by kind."""
+
+    blocks: tuple[ImageBlockIR, ...]
+    extractors: tuple[tuple[str, tuple[ImageExtractor, ...]], ...] = ()
+
+
 class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     """One rule after autogen. ``rule_type``: validate, mutate, generate, verifyImages.
 
@@ -257,6 +282,7 @@ class RuleIR(msgspec.Struct, frozen=True, array_like=True):
     mutate: MutateIR | None = None
     generate: GenerateIR | None = None
     cel_preconditions: tuple[NamedExpressionIR, ...] = ()
+    verify_images: VerifyImagesIR | None = None
 
 
 class PolicyIR(msgspec.Struct, frozen=True, array_like=True):

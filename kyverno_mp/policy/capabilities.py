@@ -3,18 +3,104 @@
 Room: policy. Takes: a Rule. Gives: the missing capability's name. Next:
 the compiler marks such rules, the CLI and the status report it. May touch: nothing
 outside its arguments. Source: docs/behaviour/engine 6 and 7 (what the bodies of rules
-are).
+are); docs/behaviour/images 1 (attestors).
 """
 
+from collections.abc import Iterator
+
+import msgspec
+
 from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.fields.image_verification import (
+    Attestor,
+    AttestorSet,
+    CertificateAttestor,
+    CTLog,
+    ImageVerification,
+    Rekor,
+)
+
+_BLOCK = "verifyImages"
 
 
-def missing_capability(rule: Rule) -> str:
-    """Return the capability that ``rule`` lacks, "" when it can be evaluated."""
-    types = rule.types()
-    if "verifyImages" in types:
-        return "verifyImages"
+def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
+    """Return the capability that ``rule`` lacks, "" when it can be evaluated.
+
+    ``verifies``: the caller verifies images, as far as this version can.
+    """
+    if rule.verify_images or _BLOCK in rule.types():
+        if not verifies:
+            return _BLOCK
+        return next((one for b in rule.verify_images for one in _missing(b)), "")
     body = rule.validate
     if body is not None and body.manifests is not None and body.manifests.attestors:
         return "validate.manifests"
     return ""
+
+
+def _missing(block: ImageVerification) -> Iterator[str]:
+    """Yield what the block needs and this version lacks.
+
+    A name is precise, so that a user sees what to change; nothing that is named here
+    is ever evaluated in part.
+    """
+    if block.type in ("Notary", "SigstoreBundle"):
+        yield f"{_BLOCK}.type {block.type}"
+    for name, given in (
+        ("key", block.key),
+        ("issuer", block.issuer),
+        ("subject", block.subject),
+        ("roots", block.roots),
+        ("additionalExtensions", block.additional_extensions),
+    ):
+        if given:
+            yield f"{_BLOCK}.{name}"
+    for listed in block.attestors:
+        yield from _in_set(listed, f"{_BLOCK}.attestors")
+    for attestation in block.attestations:
+        place = f"{_BLOCK}.attestations.attestors"
+        if not attestation.attestors:
+            # KYVERNO: no attestor means any keyless signer.
+            yield f"{_BLOCK}.attestations without attestors"
+        for listed in attestation.attestors:
+            yield from _in_set(listed, place, is_nested_allowed=False)
+
+
+def _in_set(
+    listed: AttestorSet, place: str, *, is_nested_allowed: bool = True
+) -> Iterator[str]:
+    for entry in listed.entries:
+        if entry.attestor is None:
+            yield from _in_entry(entry, place)
+        elif not is_nested_allowed:
+            # SAFETY: upstream ignores a nested set here and accepts any signer.
+            yield f"{place}.attestor"
+        else:
+            try:
+                nested = msgspec.convert(entry.attestor, AttestorSet)
+            except msgspec.ValidationError:
+                yield f"{place}.attestor"
+            else:
+                yield from _in_set(nested, place)
+
+
+def _in_entry(entry: Attestor, place: str) -> Iterator[str]:
+    if entry.keys is not None:
+        yield from _in_logs(entry.keys.rekor, entry.keys.ctlog, f"{place}.keys")
+    elif entry.certificates is not None:
+        yield from _in_certificates(entry.certificates, f"{place}.certificates")
+    else:
+        yield f"{place}.keyless"
+
+
+def _in_certificates(given: CertificateAttestor, place: str) -> Iterator[str]:
+    if given.cert_chain or not given.cert:
+        yield f"{place}.certChain"
+    yield from _in_logs(given.rekor, given.ctlog, place)
+
+
+def _in_logs(rekor: Rekor | None, ctlog: CTLog | None, place: str) -> Iterator[str]:
+    if rekor is None or not rekor.ignore_tlog:
+        yield f"{place} without rekor.ignoreTlog"
+    if ctlog is not None and ctlog.tsa_cert_chain:
+        yield f"{place}.ctlog.tsaCertChain"

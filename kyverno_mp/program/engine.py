@@ -55,9 +55,17 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
     rules = [
         LinkedRule(compiled.policy, rule)
         for rule in compiled.rules
-        if rule.rule_type == "validate" or rule.unsupported
+        if rule.rule_type == "validate" or rule.unsupported or _checks_images(rule)
     ]
     return LinkedPolicy(compiled.policy, rules)
+
+
+def _checks_images(rule: RuleIR) -> bool:
+    """Return whether a verifyImages rule also has results in the validate stage."""
+    found = rule.verify_images
+    return found is not None and any(
+        b.verify_digest or b.required for b in found.blocks
+    )
 
 
 class Engine:

@@ -73,6 +73,48 @@ class Images(Protocol):
         """
 
 
+class RegistryAccess(NamedTuple):
+    """A block's imageRegistryCredentials."""
+
+    insecure: bool = False
+    providers: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+class SignatureQuery(NamedTuple):
+    """One attestor of an image: a ``key`` (PEM text or a reference) or ``certificate``.
+
+    Signatures are in ``repository``, "" = that of the image.
+    """
+
+    image: str
+    key: str = ""
+    certificate: str = ""
+    algorithm: str = "sha256"
+    annotations: Mapping[str, str] = {}
+    repository: str = ""
+    oci11: bool = False
+    access: RegistryAccess = RegistryAccess()
+
+
+class ReviewedImages(Protocol):
+    """The images of one review; a tag is resolved once."""
+
+    def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
+        """Return the digest of the image.
+
+        Raises: ExpressionFailed, RegistryUnavailable, DeadlinePassed.
+        """
+
+    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+        """Return the digest that the attestor has signed. Raises: as ``digest``."""
+
+    def statements(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> Sequence[dict[str, Json]]:
+        """Return what the attestor states about the image. Raises: as ``digest``."""
+
+
 class GlobalContext(Protocol):
     """GlobalContextEntries, cached by the leader."""
 
@@ -193,6 +235,8 @@ class ClusterData:
     config_maps: ConfigMaps | None = None
     api_calls: ApiCalls | None = None
     images: Images | None = None
+    reviewed_images: Callable[[], ReviewedImages] | None = None
+    """Begins the images of one review, for verifyImages rules."""
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
     namespace_objects: NamespaceObjects | None = None

@@ -23,7 +23,12 @@ VALIDATION: Final = "Validation"
 MUTATION: Final = "Mutation"
 GENERATION: Final = "Generation"
 DELETION: Final = "Deletion"
-_TYPES: Final = {"mutate": MUTATION, "generate": GENERATION}
+IMAGE_VERIFY: Final = "ImageVerify"
+_TYPES: Final = {
+    "mutate": MUTATION,
+    "generate": GENERATION,
+    "verifyImages": IMAGE_VERIFY,
+}
 
 
 @dataclass(slots=True)

@@ -45,6 +45,7 @@ from kyverno_mp.values.jsonvalue import Json
 if TYPE_CHECKING:
     from kyverno_mp.program.bodies.cel import CelBody
     from kyverno_mp.program.bodies.pod_security import PodSecurityBody
+    from kyverno_mp.program.images.outcomes import ImageCheckBody
 
 _EXISTING_ALLOWED = (
     "skipping the rule evaluation as pre-existing violations are allowed"
@@ -117,6 +118,15 @@ def _link_cel(ir: RuleIR, validate: ValidateIR) -> "CelBody | None":
     return CelBody(ir.name, validate.cel, ir.cel_preconditions)
 
 
+def _link_image_check(ir: RuleIR) -> "ImageCheckBody | None":
+    """Return the body of a verifyImages rule in the validate stage."""
+    if ir.verify_images is None:
+        return None
+    from kyverno_mp.program.images.outcomes import ImageCheckBody
+
+    return ImageCheckBody(ir.verify_images)
+
+
 def evaluated_object(request: Request) -> dict[str, Json] | None:
     """Return what patterns apply to: the new object; None on DELETE (engine 5.9)."""
     if request.operation == "DELETE" or not request.object:
@@ -131,6 +141,7 @@ class LinkedRule:
         "_cel",
         "_enforced_alone",
         "_gate",
+        "_image_check",
         "_looks_back",
         "_pod_security",
         "_reads",
@@ -155,8 +166,10 @@ class LinkedRule:
         self.matches = self._gate.matches
         self._cel = _link_cel(ir, self.validate)
         self._pod_security = _link_pod_security(ir.name, self.validate)
+        self._image_check = _link_image_check(ir)
         self.body: _Body = (
             self._cel
+            or self._image_check
             or self._pod_security
             or _link_body(ir, self.validate, policy.namespace)
         )
@@ -256,6 +269,9 @@ class LinkedRule:
 
     def explain(self, request: Request, scope: RuleContext) -> list[RuleResult]:
         """Return the results with their texts: none, one, or several (assert)."""
+        check = self._image_check
+        if check is not None and not check.concerns(scope, evaluated_object(request)):
+            return []
         refused = None if self.ir.unsupported else self._gate.refusal(scope)
         keys: tuple[str, ...] = ()
         if refused is not None:
@@ -270,7 +286,11 @@ class LinkedRule:
         return [
             RuleResult(
                 rule=self.ir.name,
-                rule_type=result.VALIDATION,
+                rule_type=(
+                    result.VALIDATION
+                    if self._image_check is None
+                    else result.IMAGE_VERIFY
+                ),
                 status=outcome.status,
                 message=cut(outcome.message),
                 properties={**properties, **(outcome.properties or {})},

@@ -37,7 +37,7 @@ _LOADED: Final = "images"
 
 def rule_reads(rule: RuleIR) -> Reads | None:
     """Return the fields of the new object that a validate rule reads."""
-    if rule.unsupported or rule.context or rule.exceptions:
+    if rule.unsupported or rule.context or rule.exceptions or rule.verify_images:
         return None
     root = Reads()
     request = root.field("request")

@@ -13,11 +13,17 @@ import pytest
 import yaml
 
 _FILE = Path(__file__).with_name("ledger.yaml")
+_IMAGES = Path(__file__).with_name("images_ledger.yaml")
 
 
 @cache
 def _entries() -> dict[tuple[str, str], str]:
     raw = yaml.safe_load(_FILE.read_text()) or []
+    for group in yaml.safe_load(_IMAGES.read_text()) or []:
+        raw += [
+            {"case": f"images/{case}", "door": "apply", "reason": group["reason"]}
+            for case in group["cases"]
+        ]
     entries = {(item["case"], item["door"]): item["reason"] for item in raw}
     assert len(entries) == len(raw), "an entry is listed twice"
     assert all(entries.values()), "an entry has no reason"

@@ -85,7 +85,9 @@ def _run_in(
     user: UserInfo | None,
 ) -> int:
     exceptions = _exceptions(options, policies, scene.given)
-    compiled = compile_all(policies.documents, exceptions.of_rules, policies.cleanups)
+    compiled = compile_all(
+        policies.documents, exceptions.of_rules, policies.cleanups, verifies=True
+    )
     cel = compile_cel(policies, exceptions.of_cel, compiled)
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, scene.given, exceptions)
@@ -229,7 +231,7 @@ def _print_failed_paths(policies: PolicySet) -> None:
         click.echo(f"not evaluated by this version: {name}", err=True)
     for policy in policies.documents:
         for rule in policy.spec.rules:
-            if lacking := missing_capability(rule):
+            if lacking := missing_capability(rule, verifies=True):
                 place = f"policy {policy.metadata.name}, rule {rule.name}"
                 click.echo(f"{place}: not evaluated: {lacking}", err=True)
 

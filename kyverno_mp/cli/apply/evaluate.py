@@ -35,12 +35,14 @@ from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.apply.generation import CloneSources, Generations
+    from kyverno_mp.cli.apply.image_stage import ImageStage
     from kyverno_mp.program.cleanup import LinkedCleanup
     from kyverno_mp.program.generate.rule import LinkedGeneration
+    from kyverno_mp.program.images.rule import LinkedImageRule
     from kyverno_mp.program.mutate.rule import LinkedMutation
 
 _KEPT_OPERATIONS = ("DELETE", "UPDATE")
-_OTHER_STAGES = ("mutate", "generate")
+_OTHER_STAGES = ("mutate", "generate", "verifyImages")
 
 
 @dataclass(slots=True)
@@ -49,7 +51,7 @@ class Response:
 
     ``passed`` and ``skipped`` name rules without messages. ``patched``: the object
     after a mutating policy, None for any other policy; ``path`` is that of the original
-    object.
+    object. ``verified``: the object with the digests of verifyImages rules.
     """
 
     policy: PolicyIR
@@ -60,6 +62,7 @@ class Response:
     skipped: tuple[str, ...] = ()
     patched: dict[str, Json] | None = None
     path: str = ""
+    verified: dict[str, Json] | None = None
 
 
 def resource_path(resource: dict[str, Json]) -> str:
@@ -135,6 +138,11 @@ class Evaluator:
         self._cleanups = _linked_cleanups(cleanups) if cleanups else []
         mutates = _has(policies, "mutate")
         self._mutating = _linked_mutations(policies) if mutates else []
+        self._images: ImageStage | None = None
+        if _has(policies, "verifyImages"):
+            from kyverno_mp.cli.apply import image_stage
+
+            self._images = image_stage.ImageStage(policies, cluster_data)
         # Policies that only mutate or only generate have no validate response.
         self._policies = [
             linked
@@ -171,6 +179,9 @@ class Evaluator:
                 # KYVERNO: after an error the object is empty
                 # (docs/behaviour/engine 7.2).
                 resource = response.patched or {}
+        for response in self._verify_images(resource, name):
+            responses.append(response)
+            resource = response.verified or {}
         if self._batch is not None:
             responses.extend(self._validate_fast(self._batch, resource, name))
         else:
@@ -283,10 +294,29 @@ class Evaluator:
         patched = answer.patched_object
         return Response(policy, resource, answer.results, patched=patched)
 
+    def _verify_images(
+        self, resource: dict[str, Json], name: str
+    ) -> Iterator[Response]:
+        """Yield responses of verifyImages rules; each gets its predecessor's object."""
+        if self._images is None:
+            return
+        state = self._images.begin(resource)
+        for policy, rules in self._images.policies:
+            dotted = self._values.for_resource(policy.name, name)
+            request = self._request(state.resource, dotted)
+            request.rule_variables = self._rule_variables(policy, rules)
+            context = self._engine.open(request)
+            found = self._images.verify(policy, rules, context, state)
+            verified = state.resource
+            yield Response(
+                policy, resource, found.results, found.action, verified=verified
+            )
+
     def _rule_variables(
         self,
         policy: PolicyIR,
-        rules: "Iterable[LinkedRule | LinkedMutation | LinkedGeneration]",
+        rules: "Iterable[LinkedRule | LinkedMutation | LinkedGeneration"
+        " | LinkedImageRule]",
     ) -> dict[str, Json]:
         return {
             rule.ir.name: tree

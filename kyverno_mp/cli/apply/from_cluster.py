@@ -7,6 +7,7 @@ Source: docs/behaviour/cli 2, 3 (7), 5, 7, 21.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import click
 
@@ -14,7 +15,7 @@ from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options
 from kyverno_mp.cli.apply.scene import Scene
 from kyverno_mp.cli.cluster.access import Cluster, open_cluster
-from kyverno_mp.cli.cluster.data import registry_images
+from kyverno_mp.cli.cluster.data import image_verification, registry_images
 from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
 from kyverno_mp.cli.cluster.resources import (
     Loading,
@@ -73,6 +74,8 @@ def _scene(
     }
     ports = ClusterPorts(cluster, directory)
     cluster_data = live_cluster_data(ports, images)
+    if options.registry:
+        cluster_data = replace(cluster_data, reviewed_images=image_verification())
     return Scene(given, cluster_data, params, plurals, errors, unread)
 
 

@@ -6,7 +6,7 @@ Source: docs/behaviour/cli 6 (ClusterResource), 7, 7b, 15.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -18,7 +18,13 @@ from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.load import items_of
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
-from kyverno_mp.program.ports import ApiRequest, ClusterData, Images, ObjectQuery
+from kyverno_mp.program.ports import (
+    ApiRequest,
+    ClusterData,
+    Images,
+    ObjectQuery,
+    ReviewedImages,
+)
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -193,6 +199,7 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
         config_maps=known,
         api_calls=known,
         images=images,
+        reviewed_images=image_verification() if registry else None,
         objects=(
             GivenTargets([*objects, *targets], is_cluster=bool(paths))
             if paths or targets
@@ -242,3 +249,10 @@ def registry_images() -> Images:
     from kyverno_mp.cli.cluster.registry_access import RegistryImages, docker_client
 
     return RegistryImages(docker_client())
+
+
+def image_verification() -> Callable[[], ReviewedImages]:
+    """Return the port of verifyImages rules, with docker's credentials."""
+    from kyverno_mp.cli.cluster.image_access import image_reviews
+
+    return image_reviews(uses_docker=True)

@@ -27,12 +27,13 @@ def docker_client(*, insecure: bool = False) -> Client:
     """Return a client with the credentials of docker's configuration."""
     folder = environment().get("DOCKER_CONFIG")
     config = DockerConfig(Path(folder) if folder else Path.home() / ".docker")
+    return Client(config.credentials, user_agent=user_agent(), insecure=insecure)
+
+
+def user_agent() -> str:
+    """Return the name that registries see."""
     system = f"{platform.system().lower()}; {platform.machine()}"
-    return Client(
-        config.credentials,
-        user_agent=f"kyverno-mp/{__version__} ({system})",
-        insecure=insecure,
-    )
+    return f"kyverno-mp/{__version__} ({system})"
 
 
 def soon_ns() -> int:

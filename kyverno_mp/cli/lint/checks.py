@@ -82,8 +82,13 @@ class Concern(NamedTuple):
     level: str = "warning"
 
 
-def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
-    """Yield all concerns of one policy; ``raw`` is the document as written."""
+def concerns(
+    policy: AnyPolicy, raw: dict[str, Json], *, verifies: bool = False
+) -> Iterator[Concern]:
+    """Yield all concerns of one policy; ``raw`` is the document as written.
+
+    ``verifies``: for the command line, which verifies images.
+    """
     spec = raw.get("spec") or {}
     for name, advice in _OLD_FIELDS.items():
         if name in spec:
@@ -91,7 +96,7 @@ def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
             yield Concern("lint.deprecated_field", f"spec.{name}", "", text)
     for index, rule in enumerate(policy.spec.rules):
         path = f"spec.rules[{index}]"
-        yield from _rule_concerns(policy, rule, path)
+        yield from _rule_concerns(policy, rule, path, verifies=verifies)
         for place, operator in _operators(raw["spec"]["rules"][index], path):
             advice = _OLD_OPERATORS[operator]
             text = f"operator {operator} is deprecated: use {advice}"
@@ -101,8 +106,10 @@ def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
             yield Concern("lint.call", f"{path}{place}", rule.name, text)
 
 
-def _rule_concerns(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Concern]:
-    lacking = missing_capability(rule)
+def _rule_concerns(
+    policy: AnyPolicy, rule: Rule, path: str, *, verifies: bool
+) -> Iterator[Concern]:
+    lacking = missing_capability(rule, verifies=verifies)
     if lacking:
         text = f"not evaluated by this version: {lacking}"
         yield Concern("lint.unsupported", path, rule.name, text)

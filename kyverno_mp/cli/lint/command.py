@@ -270,7 +270,8 @@ class _Linter:
     def _concerns(
         self, policy: AnyPolicy, warnings: Iterable[str], *, is_sound: bool
     ) -> Iterator[Finding]:
-        for concern in concerns(policy, self.document.raw):
+        verifies = not self.for_server
+        for concern in concerns(policy, self.document.raw, verifies=verifies):
             if self.for_server and is_sound and concern.code == "lint.unsupported":
                 continue  # The server's own refusal has more detail.
             yield self.finding(concern.code, concern.level, concern.text, concern.path)

@@ -42,13 +42,19 @@ def compile_all(
     documents: Sequence[AnyPolicy],
     exceptions: Sequence[PolicyException],
     cleanups: Sequence[AnyCleanup] = (),
+    *,
+    verifies: bool = False,
 ) -> Compiled:
-    """Check and compile every policy separately: an invalid one affects no other."""
+    """Check and compile every policy separately: an invalid one affects no other.
+
+    ``verifies``: the caller verifies images, which the server does not.
+    """
     compiled = Compiled()
     for document in documents:
         try:
             _refuse_problems(document)
-            policy = compile_policy(document, exceptions, document.written_key)
+            known_as = document.written_key
+            policy = compile_policy(document, exceptions, known_as, verifies=verifies)
             compiled.policies.append(_without_generated(policy, document))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))

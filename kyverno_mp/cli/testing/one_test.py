@@ -98,7 +98,7 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
         raise CommandFailed(
             "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
         )
-    compiled = compile_all(policies.documents, exceptions.of_rules)
+    compiled = compile_all(policies.documents, exceptions.of_rules, verifies=True)
     cel = _compiled_cel(policies, exceptions, compiled)
     count = len(policies.documents) + len(policies.admission) + len(cel)
     echo(_applying(count, len(resources), exceptions.count))
@@ -139,7 +139,7 @@ def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
             if expected.policy_name == policy.metadata.name
         }
         for rule in policy.spec.rules:
-            lacking = missing_capability(rule)
+            lacking = missing_capability(rule, verifies=True)
             if lacking and {"", rule.name} & wanted:
                 place = f"policy {policy.metadata.name}, rule {rule.name}"
                 yield f"{place}: {lacking}"

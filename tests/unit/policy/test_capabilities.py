@@ -23,3 +23,60 @@ from kyverno_mp.policy.cluster_policy import Rule
 def test_rule(body: dict[str, Any], missing: str) -> None:
     rule = msgspec.convert({"name": "r", "match": {}, **body}, Rule)
     assert missing_capability(rule) == missing
+
+
+def _keys(**given: Any) -> dict[str, Any]:
+    return {"keys": {"publicKeys": "k", "rekor": {"ignoreTlog": True}, **given}}
+
+
+def _set(*entries: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"entries": list(entries)}]
+
+
+_CHAIN = {"certChain": "c", "rekor": {"ignoreTlog": True}}
+
+
+@pytest.mark.parametrize(
+    ("block", "missing"),
+    [
+        ({}, ""),
+        ({"attestors": _set(_keys())}, ""),
+        ({"attestors": _set({"attestor": {"entries": [_keys()]}})}, ""),
+        ({"attestors": _set(_keys(), {"keyless": {}})}, "attestors.keyless"),
+        ({"attestors": _set({})}, "attestors.keyless"),
+        (
+            {"attestors": _set({"attestor": {"entries": [{"keyless": {}}]}})},
+            "attestors.keyless",
+        ),
+        (
+            {"attestors": _set(_keys(rekor={"pubkey": "p"}))},
+            "attestors.keys without rekor.ignoreTlog",
+        ),
+        (
+            {"attestors": _set(_keys(ctlog={"tsaCertChain": "c"}))},
+            "attestors.keys.ctlog.tsaCertChain",
+        ),
+        (
+            {"attestors": _set({"certificates": _CHAIN})},
+            "attestors.certificates.certChain",
+        ),
+        ({"type": "Notary"}, "type Notary"),
+        ({"type": "SigstoreBundle"}, "type SigstoreBundle"),
+        ({"key": "k"}, "key"),
+        ({"attestations": [{"type": "t"}]}, "attestations without attestors"),
+        (
+            {"attestations": [{"attestors": _set({"attestor": {"entries": []}})}]},
+            "attestations.attestors.attestor",
+        ),
+        ({"attestations": [{"attestors": _set(_keys())}]}, ""),
+    ],
+)
+def test_what_the_command_line_does_not_verify(
+    block: dict[str, Any], missing: str
+) -> None:
+    """A rule is refused as a whole, by what it needs; the server refuses them all."""
+    given = {"name": "r", "match": {}, "verifyImages": [block]}
+    rule = msgspec.convert(given, Rule)
+    expected = f"verifyImages.{missing}" if missing else ""
+    assert missing_capability(rule, verifies=True) == expected
+    assert missing_capability(rule) == "verifyImages"

@@ -1,0 +1,166 @@
+"""Read public keys and check signatures with them.
+
+Room: images. Takes: PEM texts, the name of a hash, bytes. Gives: Check functions.
+Next: images/cosign.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/images 1.2 (keys), 3.1 (cert without chain), 3.4.
+
+All arithmetic is that of ``cryptography``; this module only selects the algorithm.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from kyverno_mp.errors import ExpressionFailed
+
+Check: TypeAlias = Callable[[bytes, bytes], str]
+"""Takes a signature and the signed bytes; gives "" or the reason why it is wrong."""
+
+_BEGIN: Final = "-----BEGIN PUBLIC KEY-----"
+_END: Final = "-----END PUBLIC KEY-----"
+_KEY: Final = re.compile(
+    rf"(?:\A|\n){_BEGIN}[ \t\r]*\n([A-Za-z0-9+/=\s]*?)\n?{_END}", re.ASCII
+)
+_CERTIFICATE: Final = re.compile(
+    r"(?:\A|\n)-----BEGIN CERTIFICATE-----[ \t\r]*\n([A-Za-z0-9+/=\s]*?)\n?"
+    r"-----END CERTIFICATE-----",
+    re.ASCII,
+)
+_HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
+    # KYVERNO: "" is the default of the CRD.
+    "": hashes.SHA256,
+    "sha224": hashes.SHA224,
+    "sha256": hashes.SHA256,
+    "sha384": hashes.SHA384,
+    "sha512": hashes.SHA512,
+}
+_UNDECODED: Final = "PEM decoding failed"
+
+
+def failed(text: str) -> ExpressionFailed:
+    """Return the error for an attestor or artefact that does not verify."""
+    return ExpressionFailed("image.signature", text)
+
+
+def load_key(text: str, algorithm: str) -> Check:
+    """Return the check for an inline public key. Raises: ExpressionFailed."""
+    chosen = _hash(algorithm)
+    if not text.strip().startswith(_BEGIN):
+        raise failed(f"failed to load public key from {text}: {_unread(text)}")
+    prefix = "failed to load public key from PEM"
+    body = _KEY.search(text)
+    der = _decoded(body[1]) if body else None
+    if der is None:
+        raise failed(f"{prefix}: pem to public key: {_UNDECODED}")
+    try:
+        key = load_der_public_key(der)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        text = "the key is not a valid public key"
+        raise failed(f"{prefix}: pem to public key: {text}") from error
+    return _check_of(key, chosen, prefix)
+
+
+def load_certificate_key(text: str, algorithm: str) -> Check:
+    """Return the check for the key of a policy's ``cert``, PEM or base64 of PEM.
+
+    KYVERNO: only its key counts; its validity and issuer do not
+    (docs/behaviour/images 3.1). Raises: ExpressionFailed.
+    """
+    chosen = _hash(algorithm)
+    try:
+        plain = base64.b64decode(text, validate=True).decode()
+    except (ValueError, UnicodeDecodeError):
+        plain = text
+    try:
+        key = load_certificates(plain)[0].public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        reason = f"failed to unmarshal certificate from PEM format: {error}"
+        text = f"failed to load certificate from {text}: {reason}"
+        raise failed(text) from error
+    return _check_of(key, chosen, "failed to load signature from certificate")
+
+
+def load_certificates(text: str) -> list[x509.Certificate]:
+    """Return all certificates of a PEM text, at least one. Raises: ValueError."""
+    ders = [_decoded(body) for body in _CERTIFICATE.findall(text)]
+    if not ders or None in ders:
+        raise ValueError("error during PEM decoding")
+    return [x509.load_der_x509_certificate(der) for der in ders if der is not None]
+
+
+def _hash(algorithm: str) -> hashes.HashAlgorithm:
+    make = _HASHES.get(algorithm)
+    if make is None:
+        raise failed(f"invalid signature algorithm provided {algorithm}")
+    return make()
+
+
+def _unread(reference: str) -> str:
+    """Say why a reference is not followed.
+
+    SAFETY: upstream opens files, environment variables and URLs that the author of a
+    policy names.
+    """
+    scheme, colon, _ = reference.partition("://")
+    if colon and scheme not in ("k8s", "env", "http", "https"):
+        return f"loading URL: unrecognized scheme: {scheme}://"
+    return f"open {reference}: this version reads inline keys only"
+
+
+def _decoded(body: str) -> bytes | None:
+    try:
+        return base64.b64decode("".join(body.split()), validate=True) or None
+    except binascii.Error:
+        return None
+
+
+def _check_of(key: object, chosen: hashes.HashAlgorithm, prefix: str) -> Check:
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return _ecdsa(key, chosen)
+    if isinstance(key, rsa.RSAPublicKey):
+        return _rsa(key, chosen)
+    if isinstance(key, ed25519.Ed25519PublicKey):
+        return _ed25519(key)
+    raise failed(f"{prefix}: unsupported public key type")
+
+
+def _ecdsa(key: ec.EllipticCurvePublicKey, chosen: hashes.HashAlgorithm) -> Check:
+    def check(signature: bytes, data: bytes) -> str:
+        try:
+            key.verify(signature, data, ec.ECDSA(chosen))
+        except InvalidSignature:
+            return "invalid signature when validating ASN.1 encoded signature"
+        return ""
+
+    return check
+
+
+def _rsa(key: rsa.RSAPublicKey, chosen: hashes.HashAlgorithm) -> Check:
+    # KYVERNO: PKCS#1 v1.5 only; PSS fails (docs/behaviour/images 3.4).
+    def check(signature: bytes, data: bytes) -> str:
+        try:
+            key.verify(signature, data, padding.PKCS1v15(), chosen)
+        except InvalidSignature:
+            return "crypto/rsa: verification error"
+        return ""
+
+    return check
+
+
+def _ed25519(key: ed25519.Ed25519PublicKey) -> Check:
+    def check(signature: bytes, data: bytes) -> str:
+        try:
+            key.verify(signature, data)
+        except InvalidSignature:
+            return "failed to verify signature"
+        return ""
+
+    return check

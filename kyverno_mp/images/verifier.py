@@ -1,0 +1,132 @@
+"""Verify images for the rules of one review: attestor by attestor.
+
+Room: images. Takes: SignatureQueries of rules, registry clients. Gives: digests and
+statements. Next: program/images.
+May touch: the network through images/artifacts.py; the clock that it is given.
+Source: docs/behaviour/images 2.4, 3; docs/behaviour/lessons 4.2 row 1.
+
+A tag is resolved once per review; what is verified and what is written into the object
+is that digest.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from kyverno_mp.errors import Error, ExpressionFailed
+from kyverno_mp.images.artifacts import NOT_FOUND, Artifacts, parsed
+from kyverno_mp.images.cosign import (
+    Layer,
+    check_annotations,
+    verified_payloads,
+    verified_statements,
+)
+from kyverno_mp.images.keys import Check, failed, load_certificate_key, load_key
+from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.reference import Reference
+from kyverno_mp.values.jsonvalue import Json
+
+
+class ImageReview:
+    """The images of one review."""
+
+    def __init__(
+        self,
+        client: Callable[[RegistryAccess], Client],
+        now: Callable[[], datetime],
+        deadline_ns: Callable[[int], int],
+    ) -> None:
+        """``deadline_ns``: returns the end of one read within a review's deadline."""
+        self._client = client
+        self._now = now
+        self._deadline_ns = deadline_ns
+        self._digests: dict[str, str] = {}
+
+    def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
+        """Return the digest, resolved once.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        found = self._digests.get(image)
+        if found is None:
+            artifacts = Artifacts(self._client(access))
+            found = artifacts.digest(image, self._deadline_ns(deadline_ns))
+            self._digests[image] = found
+        return found
+
+    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+        """Return the digest that the attestor has signed.
+
+        Raises: ExpressionFailed with upstream's text, DependencyError.
+        """
+        check = _check(asked)
+        place, digest = self._located(asked, deadline_ns)
+        layers: list[Layer] = []
+        artifacts = Artifacts(self._client(asked.access))
+        until = self._deadline_ns(deadline_ns)
+        if asked.oci11:
+            # KYVERNO: a failure of referrers falls back to the tag without a word.
+            with suppress(Error):
+                layers = artifacts.referrers(place, digest, until)
+                if layers:
+                    return self._verified(layers, digest, check, asked)
+        layers = artifacts.signatures(place, digest, "sig", until)
+        return self._verified(layers, digest, check, asked)
+
+    def _verified(
+        self,
+        layers: Sequence[Layer],
+        digest: str,
+        check: Check,
+        asked: SignatureQuery,
+    ) -> str:
+        payloads = verified_payloads(layers, digest, check, self._now())
+        check_annotations(payloads, asked.annotations)
+        return digest
+
+    def statements(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> Sequence[dict[str, Json]]:
+        """Return the statements about the image that the attestor has signed.
+
+        Raises: ExpressionFailed with upstream's text, DependencyError.
+        """
+        check = _check(asked)
+        place, digest = self._located(asked, deadline_ns)
+        artifacts = Artifacts(self._client(asked.access))
+        until = self._deadline_ns(deadline_ns)
+        layers = artifacts.signatures(place, digest, "att", until)
+        found = verified_statements(layers, digest, check, self._now())
+        if asked.annotations:
+            # KYVERNO: an envelope has no annotations, so a demand for some fails.
+            check_annotations([], asked.annotations)
+        return found
+
+    def _located(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> tuple[Reference, str]:
+        """Return the repository of the signatures, and the image's digest."""
+        place = parsed(asked.image)
+        if asked.repository:
+            text = f"failed to parse signature repository {asked.repository}"
+            try:
+                place = parsed(asked.repository)
+            except ExpressionFailed as error:
+                raise failed(text) from error
+        try:
+            digest = self.digest(asked.image, asked.access, deadline_ns)
+        except ExpressionFailed as error:
+            if error.code != NOT_FOUND:
+                raise
+            raise failed(f"image tag not found: {error.message}") from error
+        return place, digest
+
+
+def _check(asked: SignatureQuery) -> Check:
+    if asked.key:
+        return load_key(asked.key, asked.algorithm)
+    if asked.certificate:
+        return load_certificate_key(asked.certificate, asked.algorithm)
+    # SAFETY: an attestor without a key would mean "signed by anyone".
+    raise failed("the attestor names no key and no certificate")

@@ -1,0 +1,183 @@
+"""Require the statements that attestations name, and check their conditions.
+
+Room: program.images. Takes: the attestations of one block after substitution, their
+linked conditions. Gives: the text of a failure. Next: program/images/rule.
+May touch: registries through program/ports.py.
+Source: docs/behaviour/images 2.5.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from kyverno_mp.errors import DependencyError, ExpressionFailed
+from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
+from kyverno_mp.expr.conditions.nodes import Conditions
+from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.expr.template.link import Resolve, link_document
+from kyverno_mp.expr.template.nodes import Document
+from kyverno_mp.policy.fields.image_verification import (
+    Attestation,
+    Attestor,
+    AttestorSet,
+)
+from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.images.attestors import BlockReader, kind_of
+from kyverno_mp.values.dotted import merged
+from kyverno_mp.values.effort import weigh
+from kyverno_mp.values.gotext import sprint
+from kyverno_mp.values.jsonvalue import Json
+
+
+class LinkedChecks(NamedTuple):
+    """The conditions of one attestation."""
+
+    document: Resolve
+    blocks: tuple[ConditionsProgram, ...]
+
+
+def link_checks(given: tuple[Document, tuple[Conditions, ...]]) -> LinkedChecks:
+    """Link the conditions of one attestation."""
+    document, blocks = given
+    return LinkedChecks(link_document(document), tuple(map(link_conditions, blocks)))
+
+
+def verify_attestations(
+    reader: BlockReader,
+    checks: Sequence[LinkedChecks],
+    image: str,
+    scope: RuleContext,
+) -> str:
+    """Return "", or the text of the first attestation that fails."""
+    for index, attestation in enumerate(reader.block.attestations):
+        if not (attestation.type or attestation.predicate_type):
+            return f".attestations[{index}]: missing type"
+        one = _Attestation(reader, attestation, checks[index], index)
+        text = one.verify(image, scope)
+        if text:
+            return text
+    return ""
+
+
+class _Attestation:
+    """One attestation while it is verified."""
+
+    def __init__(
+        self,
+        reader: BlockReader,
+        given: Attestation,
+        checks: LinkedChecks,
+        index: int,
+    ) -> None:
+        self._reader = reader
+        self._given = given
+        self._type = given.type or given.predicate_type
+        self._checks = checks
+        self._index = index
+        self._reasons: list[str] = []
+
+    def verify(self, image: str, scope: RuleContext) -> str:
+        """Verify all sets; reasons of earlier sets stay in the text."""
+        if not self._given.attestors:
+            # SAFETY: upstream accepts any keyless signer here.
+            return f".attestations[{self._index}]: no attestor"
+        for position, listed in enumerate(self._given.attestors):
+            path = f".attestations[{self._index}].attestors[{position}]"
+            held, wanted = self._verify_set(listed, path, image, scope)
+            if held < wanted:
+                reasons = "; ".join(self._reasons) or "attestations verification failed"
+                return (
+                    f"image attestations verification failed, verifiedCount: {held},"
+                    f" requiredCount: {wanted}, error: {reasons}"
+                )
+        return ""
+
+    def _verify_set(
+        self, listed: AttestorSet, path: str, image: str, scope: RuleContext
+    ) -> tuple[int, int]:
+        held, wanted = 0, listed.count or max(1, len(listed.entries))
+        for entry in listed.entries:
+            reason = self._verify_entry(entry, path, image, scope)
+            if reason:
+                self._reasons.append(reason)
+                continue
+            held += 1
+            if held >= wanted:
+                break
+        return held, wanted
+
+    def _verify_entry(
+        self, entry: Attestor, path: str, image: str, scope: RuleContext
+    ) -> str:
+        reader = self._reader
+        if entry.attestor is not None:
+            # SAFETY: upstream does not descend, and accepts any keyless signer.
+            return f"{path}: a nested attestor is not evaluated here"
+        query = reader.query(entry, image)
+        try:
+            statements = reader.images.statements(query, reader.deadline_ns)
+            self._show(statements, scope)
+        except (ExpressionFailed, DependencyError) as error:
+            return error.message
+        # KYVERNO: the index of the entry is that of the attestation.
+        place = f"{path}.entries[{self._index}]{kind_of(entry)}"
+        reason = self._check(statements, image, scope)
+        return f"{place}: {reason}" if reason else ""
+
+    def _show(self, statements: Sequence[dict[str, Json]], scope: RuleContext) -> None:
+        """Set the variable with the attestation's name to the first predicate."""
+        for statement in statements:
+            predicate = statement.get("predicate")
+            if type(predicate) is dict:
+                scope.runtime.charge(weigh(predicate, scope.runtime.charge))
+                if self._given.name:
+                    scope.root = {**scope.root, self._given.name: predicate}
+                return
+        raise ExpressionFailed(
+            "image.predicate", "predicate not found in any statement"
+        )
+
+    def _check(
+        self, statements: Sequence[dict[str, Json]], image: str, scope: RuleContext
+    ) -> str:
+        asked = [one for one in statements if one.get("type") == self._type]
+        if not asked:
+            return f"attestions not found for predicate type {self._type}"
+        for statement in asked:
+            try:
+                holds, text = self._holds(statement, scope)
+            except ExpressionFailed as error:
+                prefix = "failed to check attestations: failed to substitute variables"
+                return f"{prefix} in attestation conditions: {error.message}"
+            if not holds:
+                return (
+                    f"attestation checks failed for {image} and predicate"
+                    f" {self._type}: {text}"
+                )
+        return ""
+
+    def _holds(
+        self, statement: dict[str, Json], scope: RuleContext
+    ) -> tuple[bool, str]:
+        """Evaluate the conditions, with the predicate's keys at top level."""
+        predicate = statement.get("predicate")
+        before = scope.root
+        if type(predicate) is dict:
+            scope.runtime.charge(weigh(predicate, scope.runtime.charge))
+            scope.root = merged(before, predicate)
+        try:
+            # All variables must resolve, also those that no condition reaches.
+            self._checks.document(scope)
+            for program in self._checks.blocks:
+                holds, text = program.evaluate(scope)
+                if not holds:
+                    return False, _resolved(text, scope)
+        finally:
+            scope.root = before
+        return True, ""
+
+
+def _resolved(text: str, scope: RuleContext) -> str:
+    """Substitute the variables of messages, which are texts of the policy."""
+    if "{{" not in text:
+        return text
+    return sprint(link_document(parse_document(text))(scope))

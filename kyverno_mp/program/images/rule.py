@@ -1,0 +1,276 @@
+"""Run one verifyImages rule on one object: verify, write digests, record outcomes.
+
+Room: program.images. Takes: RuleIR linked once; Request and RuleContext per review; the
+ImageState of the object. Gives: RuleResults; the state has the changed object.
+Next: program/image_verification. May touch: registries through program/ports.py.
+Source: docs/behaviour/images 2.2-2.5, 2.7; docs/behaviour/engine 0.5, 8.7.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import DependencyError, ExpressionFailed, InputError
+from kyverno_mp.expr.conditions.link import link_conditions
+from kyverno_mp.expr.template.link import link_document
+from kyverno_mp.ir.rules import ImageBlockIR, PolicyIR, RuleIR, VerifyImagesIR
+from kyverno_mp.policy.fields.image_verification import ImageVerification
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import Outcome, cut
+from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.images.attestations import link_checks, verify_attestations
+from kyverno_mp.program.images.attestors import BlockReader, verify_sets
+from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.selection import Image, images_of, is_among
+from kyverno_mp.program.ports import ReviewedImages
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.rule_gate import RuleGate, excepted
+from kyverno_mp.values.json_patch import apply_patch
+from kyverno_mp.values.jsonvalue import Json
+
+_RECORDED: Final = {result.PASS: result.PASS, result.SKIP: result.SKIP}
+_MISSING: Final = object()
+
+
+@dataclass(slots=True)
+class ImageState:
+    """One object while the policies of a review verify its images.
+
+    ``outcomes``: by reference, shared by all policies, as in one annotation.
+    """
+
+    images: ReviewedImages
+    resource: dict[str, Json]
+    outcomes: dict[str, str] = field(default_factory=dict)
+
+
+class _LinkedBlock:
+    """One linked verifyImages entry."""
+
+    __slots__ = ("checks", "deny", "ir", "settings")
+
+    def __init__(self, ir: ImageBlockIR) -> None:
+        self.ir = ir
+        self.settings = link_document(ir.settings)
+        self.checks = tuple(map(link_checks, ir.conditions))
+        self.deny = link_conditions(ir.deny) if ir.deny is not None else None
+
+    def rendered(self, scope: RuleContext) -> ImageVerification:
+        """Substitute the variables of the entry. Raises: ExpressionFailed."""
+        try:
+            raw = self.settings(scope)
+            return msgspec.convert(raw, ImageVerification)
+        except (ExpressionFailed, msgspec.ValidationError) as error:
+            reason = getattr(error, "message", str(error))
+            text = f"failed to substitute variables: {reason}"
+            raise ExpressionFailed("image.settings", text) from error
+
+
+class LinkedImageRule:
+    """One linked verifyImages rule."""
+
+    __slots__ = ("_blocks", "_gate", "ir", "matches", "policy", "verification")
+
+    def __init__(self, policy: PolicyIR, ir: RuleIR) -> None:
+        self.policy = policy
+        self.ir = ir
+        self.verification = ir.verify_images or VerifyImagesIR(())
+        self._gate = RuleGate(policy, ir)
+        self.matches = self._gate.matches
+        self._blocks = tuple(map(_LinkedBlock, self.verification.blocks))
+
+    def run(
+        self, request: Request, scope: RuleContext, state: ImageState
+    ) -> list[RuleResult]:
+        """Return the results; the rule must match. The state gets the new object."""
+        try:
+            images = self._selected(state, scope)
+        except InputError as error:
+            return [self._result(scope, Outcome(result.ERROR, error.message))]
+        if not images:
+            return []
+        refused = self._gate.refusal(scope)
+        if refused is not None:
+            return [self._result(scope, refused)]
+        matched = (
+            self._gate.matched_exceptions(request, scope)
+            if self._gate.exceptions
+            else []
+        )
+        if matched:
+            found = self._result(scope, excepted(matched))
+            found.exceptions = tuple(ir.key for ir in matched)
+            return [found]
+        try:
+            outcomes = self._verified(request, scope, state, images)
+        except InputError as error:
+            outcomes = [Outcome(result.ERROR, error.message)]
+        state.resource = annotated(state.resource, state.outcomes)
+        return [self._result(scope, outcome) for outcome in outcomes]
+
+    def _selected(self, state: ImageState, scope: RuleContext) -> list[Image]:
+        """Return the images that any block is about, once for each such block.
+
+        KYVERNO: an image that two blocks name is verified twice in each of them
+        (docs/behaviour/images 2.2).
+        """
+        if not state.resource:
+            return []
+        images = images_of(self.verification, state.resource, scope)
+        return [
+            image
+            for image in images
+            for block in self.verification.blocks
+            if is_among(image.text, block.references)
+        ]
+
+    def _verified(
+        self,
+        request: Request,
+        scope: RuleContext,
+        state: ImageState,
+        images: list[Image],
+    ) -> list[Outcome]:
+        blocks = [block.rendered(scope) for block in self._blocks]
+        given = state.resource
+        outcomes: list[Outcome] = []
+        for linked, block in zip(self._blocks, blocks, strict=True):
+            reader = BlockReader(block, state.images, scope.runtime.deadline_ns)
+            for image in images:
+                if _is_unchanged(image, given, request):
+                    # KYVERNO: without a result (docs/behaviour/images 2.3).
+                    state.outcomes[image.text] = result.PASS
+                    continue
+                run = _BlockRun(self, linked, blocks, reader, scope)
+                outcomes += run.on(image, state)
+        return outcomes
+
+    def denied(self, blocks: list[ImageVerification], scope: RuleContext) -> str | None:
+        """Evaluate the deny conditions of all blocks; None if the rule has none."""
+        if not any(block.ir.has_validate for block in self._blocks):
+            return None
+        for linked, block in zip(self._blocks, blocks, strict=True):
+            if linked.deny is None:
+                continue
+            try:
+                denies, text = linked.deny.evaluate(scope)
+            except ExpressionFailed as error:
+                return f"failed to check deny conditions: {error.message}"
+            if denies:
+                given = block.validate.message if block.validate is not None else ""
+                parts = "; ".join(filter(None, (given, text)))
+                return parts or "validation error: imageVerify  failed"
+        return ""
+
+    def _result(self, scope: RuleContext, outcome: Outcome) -> RuleResult:
+        return RuleResult(
+            rule=self.ir.name,
+            rule_type=result.IMAGE_VERIFY,
+            status=outcome.status,
+            message=cut(outcome.message),
+            properties=self._gate.report_properties(scope),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockRun:
+    """One block on the images of one object."""
+
+    rule: LinkedImageRule
+    linked: _LinkedBlock
+    blocks: list[ImageVerification]
+    reader: BlockReader
+    scope: RuleContext
+
+    def on(self, image: Image, state: ImageState) -> list[Outcome]:
+        """Return the outcomes for one image: none, one, or also a failed digest."""
+        block, outcomes = self.reader.block, []
+        verdict = self._verdict(image)
+        text = image.text
+        if block.mutate_digest and not image.digest:
+            try:
+                text = self._write_digest(image, state)
+                verdict = verdict or Outcome(result.PASS, "mutated image digest")
+            except (ExpressionFailed, DependencyError) as error:
+                reason = (
+                    f"failed to fetch image reference: {text}, error: {error.message}"
+                )
+                outcomes.append(
+                    Outcome(result.ERROR, f"failed to update digest: {reason}")
+                )
+        if verdict is not None:
+            if block.attestors or block.attestations:
+                state.outcomes[text] = _RECORDED.get(verdict.status, result.FAIL)
+            outcomes.append(verdict)
+        return outcomes
+
+    def _write_digest(self, image: Image, state: ImageState) -> str:
+        """Append the digest to the image in the object; return the new reference."""
+        reader = self.reader
+        digest = reader.images.digest(image.text, reader.access, reader.deadline_ns)
+        value = f"{image.with_tag}@{digest}"
+        patch = [{"op": "replace", "path": image.pointer, "value": value}]
+        state.resource = apply_patch(state.resource, patch, self.scope.runtime)
+        return image.at(digest)
+
+    def _verdict(self, image: Image) -> Outcome | None:
+        block = self.reader.block
+        if not (block.attestors or block.attestations):
+            return None
+        text = image.text
+        name = self.rule.policy.name
+        skip = (
+            f"skipping image reference image {text}, policy {name}"
+            f" ruleName {self.rule.ir.name}"
+        )
+        if not is_among(text, self.linked.ir.references) or is_among(
+            text, block.skip_image_references
+        ):
+            return Outcome(result.SKIP, skip)
+        self.scope.root = {**self.scope.root, "image": image.shown}
+        if block.attestors:
+            failures = verify_sets(self.reader, text)
+            if failures:
+                reasons = "; ".join(failure.text for failure in failures)
+                outage = any(failure.is_outage for failure in failures)
+                status = result.ERROR if outage else result.FAIL
+                return Outcome(status, f"failed to verify image {text}: {reasons}")
+            if not block.attestations:
+                return Outcome(result.PASS, f"verified image signatures for {text}")
+            reader = self.reader
+            digest = reader.images.digest(text, reader.access, reader.deadline_ns)
+            text = image.at(digest)
+        return self._attested(text)
+
+    def _attested(self, text: str) -> Outcome:
+        reason = verify_attestations(self.reader, self.linked.checks, text, self.scope)
+        if reason:
+            return Outcome(result.FAIL, reason)
+        denial = self.rule.denied(self.blocks, self.scope)
+        if denial is None:
+            return Outcome(result.PASS, f"verified image attestations for {text}")
+        if denial:
+            return Outcome(result.FAIL, f"validation in verifyImages failed: {denial}")
+        name = self.rule.ir.name
+        return Outcome(result.PASS, f"verifyImages validation is passed in {name} rule")
+
+
+def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> bool:
+    if not request.old_object:
+        return False
+    before, now = _at(request.old_object, image.pointer), _at(resource, image.pointer)
+    return before is not _MISSING and before == now
+
+
+def _at(resource: Json, pointer: str) -> Json:
+    value = resource
+    for token in pointer.split("/")[1:]:
+        if type(value) is dict and token in value:
+            value = value[token]
+        elif type(value) is list and token.isdecimal() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return _MISSING
+    return value

@@ -1,0 +1,264 @@
+"""``apply`` and ``test`` verify images, and nobody talks their way around it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kyverno_mp import limits
+from tests.image_rig import Contents, Repository, Signer, digest_of, serving
+from tests.unit.cli.conftest import Command
+
+ANNOTATION = "kyverno.io/verify-images"
+
+
+class Rig:
+    """A registry in this process, a signer and a policy for it."""
+
+    def __init__(self, host: str, contents: Contents, folder: Path) -> None:
+        self.host = host
+        self.contents = contents
+        self.signer = Signer()
+        self.folder = folder
+
+    def keys(self, signer: Signer | None = None, **given: Any) -> dict[str, Any]:
+        pem = (signer or self.signer).pem
+        keys = {"publicKeys": pem, "rekor": {"ignoreTlog": True}, **given}
+        return {"entries": [{"keys": keys}]}
+
+    def signed(self, name: str, signer: Signer | None = None) -> str:
+        repository = Repository(name)
+        digest = repository.image()
+        repository.sign(digest, signer or self.signer)
+        repository.load(self.contents)
+        return digest
+
+    def policy(self, **block: Any) -> Path:
+        given = {
+            "imageReferences": [f"{self.host}/*"],
+            "attestors": [self.keys()],
+            **block,
+        }
+        rule = {
+            "name": "verify",
+            "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+            "verifyImages": [given],
+        }
+        file = self.folder / "policy.yaml"
+        text = {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": "signed"},
+            "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
+        }
+        file.write_text(yaml.safe_dump(text))
+        return file
+
+    def pod(self, *images: str, **annotations: str) -> Path:
+        file = self.folder / "pod.yaml"
+        containers = [{"name": f"c{i}", "image": one} for i, one in enumerate(images)]
+        metadata = {"name": "web", "namespace": "d", "annotations": annotations}
+        file.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "metadata": metadata,
+                    "spec": {"containers": containers},
+                }
+            )
+        )
+        return file
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    contents = Contents()
+    with serving(contents, is_canned=False) as host:
+        yield Rig(host, contents, tmp_path)
+
+
+def rows(command: Command, policy: Path, pod: Path) -> list[tuple[str, str]]:
+    done = command("apply", policy, "-r", pod, "-p")
+    report = yaml.safe_load(done.out[done.out.find("apiVersion:") :])
+    found = [(row["result"], row.get("message", "")) for row in report["results"]]
+    assert done.code == int(any(status in ("fail", "error") for status, _ in found))
+    return sorted(found)
+
+
+def test_a_signed_image_passes_twice(command: Command, rig: Rig) -> None:
+    rig.signed("app")
+    found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
+    assert found == [
+        ("pass", "image verified"),
+        ("pass", f"verified image signatures for {rig.host}/app:v1"),
+    ]
+
+
+def test_a_stranger_fails(command: Command, rig: Rig) -> None:
+    digest = rig.signed("app", Signer())
+    found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
+    reason = (
+        ".attestors[0].entries[0].keys: no matching signatures: invalid signature when"
+        " validating ASN.1 encoded signature"
+    )
+    assert found == [
+        ("fail", f"failed to verify image {rig.host}/app:v1: {reason}"),
+        ("fail", f"unverified image {rig.host}/app@{digest}"),
+    ]
+
+
+def test_one_bad_reference_does_not_switch_verification_off(
+    command: Command, rig: Rig
+) -> None:
+    """Upstream then finds no image in the object, and has no result at all."""
+    rig.signed("app")
+    found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1", "Bad Image!!"))
+    assert {status for status, _ in found} == {"error"}
+    assert "failed to extract images: invalid image 'Bad Image!!'" in found[0][1]
+
+
+def test_an_annotation_of_the_user_proves_nothing(command: Command, rig: Rig) -> None:
+    digest = rig.signed("app", Signer())
+    image = f"{rig.host}/app@{digest}"
+    forged = {ANNOTATION: json.dumps({image: "pass"})}
+    policy = rig.policy(attestors=[], mutateDigest=False)
+    found = rows(command, policy, rig.pod(image, **forged))
+    assert found == [("fail", f"unverified image {image}")]
+
+
+def test_a_tag_that_moves_is_resolved_once(command: Command, rig: Rig) -> None:
+    """What is written into the object is what was verified."""
+    verified = rig.signed("app")
+    other = Repository("app")
+    moved = other.image(salt="other")
+    answers = rig.contents.answers
+    path = ("GET", "/v2/app/manifests/v1")
+    first = answers[path]
+    other.load(rig.contents)
+    second = answers[path]
+    assert digest_of(second[2]) == moved != verified
+    rig.contents.once[path] = first
+    probe = rig.folder / "probe.yaml"
+    text = rig.policy().read_text()
+    rule = {
+        "name": "show",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        "validate": {
+            "message": "{{ request.object.spec.containers[0].image }}",
+            "deny": {},
+        },
+    }
+    shown = yaml.safe_load(text)
+    shown["metadata"]["name"], shown["spec"]["rules"] = "probe", [rule]
+    probe.write_text(f"{text}---\n{yaml.safe_dump(shown)}")
+    found = rows(command, probe, rig.pod(f"{rig.host}/app:v1"))
+    assert ("fail", f"{rig.host}/app:v1@{verified}") in found
+    assert moved not in str(found)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {
+            "attestors": [
+                {
+                    "entries": [
+                        {
+                            "keyless": {
+                                "issuer": "i",
+                                "subject": "s",
+                                "rekor": {"url": "http://x"},
+                            }
+                        }
+                    ]
+                }
+            ]
+        },
+        {"attestations": [{"type": "t"}]},
+        {"attestors": [], "type": "Notary"},
+    ],
+)
+def test_what_is_not_verified_never_passes(
+    command: Command, rig: Rig, block: dict[str, Any]
+) -> None:
+    rig.signed("app")
+    found = rows(command, rig.policy(**block), rig.pod(f"{rig.host}/app:v1"))
+    assert [status for status, _ in found] == ["error"]
+    assert "is not evaluated by this version" in found[0][1]
+
+
+def test_a_registry_that_is_gone_is_an_error(command: Command, rig: Rig) -> None:
+    policy = rig.policy(imageReferences=["*"], mutateDigest=False, verifyDigest=False)
+    found = rows(command, policy, rig.pod("127.0.0.1:1/app:v1"))
+    assert found[0][0] == "error"
+    assert found[0][1].startswith("failed to verify image 127.0.0.1:1/app:v1: ")
+
+
+@pytest.mark.parametrize(("author", "status"), [("alice", "pass"), ("bob", "fail")])
+def test_conditions_decide_about_attestations(
+    command: Command, rig: Rig, author: str, status: str
+) -> None:
+    repository = Repository("app")
+    digest = repository.image()
+    repository.attest(digest, rig.signer, "https://e.com/review", {"author": author})
+    repository.load(rig.contents)
+    condition = {"key": "{{ author }}", "operator": "Equals", "value": "alice"}
+    attestation = {
+        "type": "https://e.com/review",
+        "attestors": [rig.keys()],
+        "conditions": [{"all": [condition]}],
+    }
+    policy = rig.policy(
+        attestors=[],
+        attestations=[attestation],
+        mutateDigest=False,
+        verifyDigest=False,
+        required=False,
+    )
+    found = rows(command, policy, rig.pod(f"{rig.host}/app:v1"))
+    assert [one for one, _ in found] == [status]
+
+
+def test_too_many_signatures_are_not_read(command: Command, rig: Rig) -> None:
+    repository = Repository("app")
+    digest = repository.image()
+    layers = [(b"{}", "")] * (limits.IMAGE_SIGNATURES_MAX + 1)
+    repository.attach(digest, "sig", layers)
+    repository.load(rig.contents)
+    found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
+    assert f"more than {limits.IMAGE_SIGNATURES_MAX} signatures" in found[0][1]
+
+
+def test_too_large_signatures_are_not_read(command: Command, rig: Rig) -> None:
+    repository = Repository("app")
+    digest = repository.image()
+    count = limits.IMAGE_SIGNATURE_BYTES_MAX // limits.REGISTRY_BLOB_BYTES_MAX + 1
+    data = b" " * limits.REGISTRY_BLOB_BYTES_MAX
+    repository.attach(digest, "sig", [(data, "")] * count)
+    repository.load(rig.contents)
+    found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
+    text = f"payloads of more than {limits.IMAGE_SIGNATURE_BYTES_MAX} bytes"
+    assert text in found[0][1]
+
+
+def test_files_of_test_verify_images(command: Command, rig: Rig) -> None:
+    rig.signed("app")
+    rig.policy()
+    rig.pod(f"{rig.host}/app:v1")
+    (rig.folder / "kyverno-test.yaml").write_text(
+        """
+apiVersion: cli.kyverno.io/v1alpha1
+kind: Test
+metadata: {name: t}
+policies: [policy.yaml]
+resources: [pod.yaml]
+results:
+- {policy: signed, rule: verify, kind: Pod, resources: [web], result: pass}
+"""
+    )
+    done = command("test", rig.folder)
+    assert done.code == 0, done.out
