@@ -28,6 +28,7 @@ LATE: Final = (
     "kyverno_mp.program.bodies.cel",
     "kyverno_mp.program.bodies.cel_conditions",
     "kyverno_mp.program.bodies.pod_security",
+    "kyverno_mp.program.images.outcomes",
     "kyverno_mp.values.cron",
 )
 """Modules that functions of the engine import when they are called."""
