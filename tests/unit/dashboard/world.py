@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kyverno_mp.dashboard.access import Guard
 from kyverno_mp.dashboard.activity import About, Activity, Cost
-from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Counts, Entry, total
+from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Counts, Entry
 from kyverno_mp.dashboard.exceptions import Exempted, Published
 from kyverno_mp.dashboard.facts import ProcessRow
 from kyverno_mp.dashboard.history import History
@@ -104,7 +104,7 @@ class World:
         return found.status.value, found.body.decode()
 
     def report(self, name: str, *entries: Entry) -> None:
-        self.results.put(("PolicyReport", "", name), entries, total(entries))
+        self.results.put(("PolicyReport", "", name), entries)
         self.clock.now_s += 60
 
     def sample(self, time_s: float) -> None:
