@@ -724,14 +724,33 @@ not fit is found by the next scan of its kind."""
 
 DASHBOARD_RESULTS_MAX = 200_000
 """Results of stored reports that the dashboard lists: some 200 bytes each, 400 while a
-list is sorted. Further ones
-are in its totals only, and a metric counts them."""
+list is sorted. Further ones are in its totals only, and a metric counts them."""
+
+DASHBOARD_RESULTS_BYTES_MAX = 128 * 1024 * 1024
+"""The same results in bytes of their texts, those of one report counted once: 200,000
+with messages of some 500 characters."""
+
+DASHBOARD_REPORTS_MAX = 100_000
+"""Reports whose results the dashboard counts: about 1 KB each without the results. More
+are in no total, and the same metric counts their results."""
+
+DASHBOARD_TEXT_CHARACTERS_MAX = 512
+"""A name, policy, category etc. of a stored report, and a field of a query. A policy's
+namespace and name have at most 317 characters; programs may write more."""
+
+DASHBOARD_MESSAGE_CHARACTERS_MAX = 1024
+"""The message of a stored result; a page of 100 has at most 100 KB of them."""
 
 DASHBOARD_ROWS = 100
 """Rows of one page of a list: some 60 KB."""
 
 DASHBOARD_CONNECTIONS_MAX = 32
-"""Connections of browsers; the oldest unfinished one is closed for a new one."""
+"""Connections of browsers that have not sent a request yet, or are refused; the oldest
+one is closed for a new one."""
+
+DASHBOARD_PAGES_MAX = 8
+"""Admitted requests at once, of which one page is written at a time. Further ones get
+503: a browser of one reader asks for one page."""
 
 DASHBOARD_SAMPLES_MAX = 120
 """Moments of a chart over time. When they are full, every second one is dropped and the

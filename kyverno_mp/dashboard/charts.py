@@ -26,8 +26,8 @@ def columns(points: Sequence[Point], what: str) -> str:
     """
     if not points:
         return (
-            '<p class="soft">A chart appears here after the second count;'
-            " the first ones are a minute apart.</p>"
+            '<p class="soft">There is no chart yet: counts are taken at intervals,'
+            " the first ones a minute apart.</p>"
         )
     highest = max(one.counts.total for one in points)
     step = _WIDTH / len(points)

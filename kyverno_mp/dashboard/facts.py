@@ -82,7 +82,7 @@ class View:
         left_out = self.results.left_out
         if left_out:
             found.append(
-                f"{left_out:,} results are in the totals only: there are more than the"
-                " dashboard lists"
+                f"{left_out:,} results are not listed: there are more than the"
+                " dashboard can hold"
             )
         return found

@@ -95,14 +95,13 @@ def _counts(numbers: "array[float]", place: int) -> Counts:
 
 
 def increases(course: list[Point]) -> list[Point]:
-    """Return what was added between moments; a counter that fell began again."""
+    """Return what was added between moments, 0 where a counter fell.
+
+    A counter is a sum of several processes: it falls when one of them began again, and
+    what the others added meanwhile is unknown.
+    """
     found = []
     for (_, before), (time_s, after) in pairwise(course):
-        grown = {
-            name: after.of[name] - before.of[name]
-            if after.of[name] >= before.of[name]
-            else after.of[name]
-            for name in RESULTS
-        }
+        grown = {name: max(0, after.of[name] - before.of[name]) for name in RESULTS}
         found.append(Point(time_s, Counts(grown)))
     return found

@@ -11,12 +11,12 @@ from urllib.parse import parse_qsl, urlencode
 from kyverno_mp.dashboard.entries import DIMENSIONS, RESULTS
 from kyverno_mp.dashboard.results import Query
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.limits import DASHBOARD_TEXT_CHARACTERS_MAX
 
 NONE: Final = "-"
 """The value of a filter that selects results without one."""
 FILTERS: Final = ("result", "policy", "namespace", "severity", "category")
 _FIELDS_MAX: Final = 12
-_VALUE_CHARACTERS_MAX: Final = 512
 _PAGE_MAX: Final = 1_000_000
 Values = Mapping[str, str]
 
@@ -35,8 +35,8 @@ def read_query(text: str, known: Collection[str]) -> Values:
     found: dict[str, str] = {}
     for name, value in pairs:
         if name not in known or name in found:
-            raise _invalid("the query has a field that is unknown or twice there")
-        if len(value) > _VALUE_CHARACTERS_MAX:
+            raise _invalid("the query has an unknown or repeated field")
+        if len(value) > DASHBOARD_TEXT_CHARACTERS_MAX:
             raise _invalid(f"{name} is too long")
         found[name] = value
     return found

@@ -4,13 +4,17 @@ Room: dashboard. Takes: the Entries of one report at a time. Gives: Results: tot
 groups, and pages of a filtered list. Next: pages.py. May touch: a lock.
 Source: docs/dashboard.md.
 
-Counts are kept as reports come and go, so a page of groups costs as much as it shows.
-A list is sorted when reports have changed, but not more often than every few seconds,
-and filtered once for all its pages; so turning pages costs as much as they show, too.
+What finds no room is in the totals only, until ``waiting`` names it because there is
+room again. Counts are kept as reports come and go, so a page of groups costs as much as
+it shows. A list is sorted when reports have changed, but not more often than every few
+seconds, and filtered once for all its pages; so turning pages costs as much as they
+show, too.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,9 +24,14 @@ from kyverno_mp.dashboard.entries import (
     Entry,
     Group,
     sorted_groups,
+    total,
     urgency,
 )
-from kyverno_mp.limits import DASHBOARD_RESULTS_MAX
+from kyverno_mp.limits import (
+    DASHBOARD_REPORTS_MAX,
+    DASHBOARD_RESULTS_BYTES_MAX,
+    DASHBOARD_RESULTS_MAX,
+)
 
 _SORTED_FOR_S: Final = 10.0
 """A list stays as it is for this long while reports change."""
@@ -72,22 +81,42 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """What is kept at most. ``size``: bytes of texts."""
+
+    reports: int = DASHBOARD_REPORTS_MAX
+    results: int = DASHBOARD_RESULTS_MAX
+    size: int = DASHBOARD_RESULTS_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
 class _Kept:
     entries: tuple[Entry, ...]
     """Empty for a report that found no room."""
     by_result: Counts
+    size: int
+    """Bytes of the texts of all its results, also if they found no room."""
+    version: str
 
 
 class Results:
     """The results of all reports; threads may share it."""
 
-    def __init__(self, clock_s: Callable[[], float]) -> None:
+    def __init__(self, clock_s: Callable[[], float], room: Room = Room()) -> None:
         self._clock_s = clock_s
+        self._room = room
         self._lock = threading.Lock()
         self._reports: dict[Key, _Kept] = {}
+        self._waiting: dict[Key, None] = {}
+        """Reports that found no room, in order of arrival."""
+        self._further: dict[str, int] = {}
+        """By the first part of keys: results of reports above the number."""
+        self._unseen: dict[str, set[Key]] = {}
+        """By the same part: reports that a list has not brought again so far."""
         self._groups: dict[str, dict[str, Counts]] = {one: {} for one in DIMENSIONS}
         self._totals = Counts()
         self._held = 0
+        self._size = 0
         self._version = 0
         self._sorted: list[Entry] = []
         self._sorted_version = 0
@@ -96,18 +125,78 @@ class Results:
         self.looked_at = 0
         """Results that were sorted or compared with a query so far."""
 
-    def put(self, key: Key, entries: Sequence[Entry], counts: Counts) -> None:
-        """Set the results of a report. ``counts``: theirs, also if there are none.
+    def put(self, key: Key, entries: Sequence[Entry], version: str = "") -> bool:
+        """Set the results of a report; return False if it is above the number.
 
-        A report without entries found no room before it came here.
+        ``version``: the report's resource version.
         """
+        counts, size = total(entries), _size_of(entries)
         with self._lock:
             self._version += 1
             self._remove(key)
-            fits = self._held + len(entries) <= DASHBOARD_RESULTS_MAX
-            kept = _Kept(tuple(entries) if fits else (), counts)
-            self._reports[key] = kept
-            self._count(kept, 1)
+            unseen = sum(map(len, self._unseen.values()))
+            if len(self._reports) - unseen >= self._room.reports:
+                self._further[key[0]] = self._further.get(key[0], 0) + counts.total
+                return False
+            self._add(key, entries, counts, size, version)
+            return True
+
+    def _add(
+        self,
+        key: Key,
+        entries: Sequence[Entry],
+        counts: Counts,
+        size: int,
+        version: str,
+    ) -> None:
+        fits = self._fits(len(entries), size)
+        kept = _Kept(tuple(entries) if fits else (), counts, size, version)
+        self._reports[key] = kept
+        self._count(kept, 1)
+        if not fits:
+            self._waiting[key] = None
+
+    def _fits(self, number: int, size: int) -> bool:
+        room = self._room
+        return self._held + number <= room.results and self._size + size <= room.size
+
+    def waiting(self) -> list[tuple[Key, str]]:
+        """Return reports that found no room and fit now, with their versions."""
+        with self._lock:
+            number, size = self._held, self._size
+            found: list[tuple[Key, str]] = []
+            for key in self._waiting:
+                one = self._reports[key]
+                more, larger = number + one.by_result.total, size + one.size
+                # One that is too large must not keep out the others.
+                if more <= self._room.results and larger <= self._room.size:
+                    number, size = more, larger
+                    found.append((key, one.version))
+            return found
+
+    def fill(self, key: Key, entries: Sequence[Entry], version: str) -> None:
+        """Set the results of a waiting report, unless another version came."""
+        counts, size = total(entries), _size_of(entries)
+        with self._lock:
+            if key in self._waiting and self._reports[key].version == version:
+                self._version += 1
+                self._remove(key)
+                self._add(key, entries, counts, size, version)
+
+    def begin(self, kind: str) -> None:
+        """Prepare for a list of all reports of a kind, the first part of their keys."""
+        with self._lock:
+            self._further.pop(kind, None)
+            self._unseen[kind] = {one for one in self._reports if one[0] == kind}
+
+    def keep_only(self, kind: str, keys: AbstractSet[Key]) -> None:
+        """Forget the reports of a kind that a list did not bring."""
+        with self._lock:
+            self._unseen.pop(kind, None)
+            gone = [one for one in self._reports if one[0] == kind and one not in keys]
+            self._version += bool(gone)
+            for key in gone:
+                self._remove(key)
 
     def remove(self, key: Key) -> None:
         """Forget a report."""
@@ -117,6 +206,8 @@ class Results:
 
     def _remove(self, key: Key) -> None:
         old = self._reports.pop(key, None)
+        self._waiting.pop(key, None)
+        self._unseen.get(key[0], set()).discard(key)
         if old is not None:
             self._count(old, -1)
 
@@ -124,6 +215,7 @@ class Results:
         for result, number in kept.by_result.of.items():
             self._totals.of[result] += by * number
         self._held += by * len(kept.entries)
+        self._size += by * kept.size if kept.entries else 0
         for one in kept.entries:
             for dimension, found in self._groups.items():
                 value = getattr(one, dimension)
@@ -135,7 +227,7 @@ class Results:
                     del found[value]
 
     def totals(self) -> Counts:
-        """Return the counts of all reports, those that found no room included."""
+        """Return the counts of all reports, also of those that wait for room."""
         with self._lock:
             return Counts(dict(self._totals.of))
 
@@ -146,9 +238,10 @@ class Results:
 
     @property
     def left_out(self) -> int:
-        """How many results are in the totals only, for lack of room."""
+        """How many results are in no list, for lack of room."""
         with self._lock:
-            return self._totals.total - self._held
+            further = sum(self._further.values())
+            return self._totals.total - self._held + further
 
     def groups(self, dimension: str) -> list[Group]:
         """Return the counts by one of DIMENSIONS, as ``entries.groups`` sorts them.
@@ -188,3 +281,13 @@ class Results:
             chosen = [one for one in self._sorted if query.accept(one)]
             self._filtered = query, chosen
         return self._filtered[1]
+
+
+def _size_of(entries: Sequence[Entry]) -> int:
+    """Return the bytes of all texts; most of them repeat within a report."""
+    texts = {
+        text
+        for one in entries
+        for text in (one.policy, one.rule, one.category, one.message, one.name)
+    }
+    return sum(map(sys.getsizeof, texts))

@@ -7,7 +7,7 @@ Source: docs/dashboard.md; RFC 9110 (405, 421); CSP Level 3.
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from html import escape
 from http import HTTPStatus
@@ -25,6 +25,7 @@ from kyverno_mp.errors import RequestInvalid
 _log = logging.getLogger(__name__)
 HTML: Final = "text/html; charset=utf-8"
 SERVED, REFUSED, UNKNOWN, FAILED = "served", "refused", "unknown", "failed"
+BUSY: Final = "busy"
 _FIELDS: Final[Mapping[str, Collection[str]]] = {
     "/": (),
     "/results": (*FILTERS, "page"),
@@ -56,10 +57,12 @@ HEADERS: Final[Mapping[str, str]] = {
 _WHY: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.UNAUTHORIZED: "A token is required: it is the password, with any name.",
     HTTPStatus.SERVICE_UNAVAILABLE: (
-        "The file of the token cannot be read or has no token of 16 characters."
+        "The file of the token cannot be read or has no token of at least 16"
+        " characters."
     ),
     HTTPStatus.MISDIRECTED_REQUEST: (
-        "Without a token, the dashboard answers by an address or localhost only."
+        "Without a token, the dashboard can only be opened by an IP"
+        " address or as localhost."
     ),
     HTTPStatus.NOT_FOUND: "There is no such page.",
     HTTPStatus.METHOD_NOT_ALLOWED: "The dashboard can only be read.",
@@ -97,13 +100,18 @@ class Site:
         self._watch = watch
         self._now = now
 
+    def refusal(self, headers: Mapping[str, str]) -> Response | None:
+        """Return the response that refuses a request, None if it is admitted."""
+        refused = self._guard.refusal(headers)
+        return None if refused is None else _plain(refused, REFUSED)
+
     def respond(
         self, method: str, path: str, query: str, headers: Mapping[str, str]
     ) -> Response:
         """Answer one request; never raises."""
-        refused = self._guard.refusal(headers)
+        refused = self.refusal(headers)
         if refused is not None:
-            return _plain(refused, REFUSED)
+            return refused
         if not path:
             return _plain(HTTPStatus.BAD_REQUEST, UNKNOWN)
         if path not in _PAGES:
@@ -123,6 +131,14 @@ class Site:
             return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, FAILED)
         # A name may have half a character, which JSON allows.
         return Response(HTTPStatus.OK, text.encode("utf-8", "replace"), SERVED)
+
+
+def busy() -> Response:
+    """Return the response to a request while too many others wait."""
+    found = _plain(
+        HTTPStatus.SERVICE_UNAVAILABLE, BUSY, "Too many pages are requested at once."
+    )
+    return replace(found, headers={**found.headers, "Retry-After": "1"})
 
 
 def _read(path: str, query: str) -> Values:

@@ -10,10 +10,15 @@ PolicyReport for namespaced policies.
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from kyverno_mp.dashboard.entries import RESULTS, Entry
 from kyverno_mp.errors import InputError, RequestInvalid, Where
+from kyverno_mp.limits import (
+    DASHBOARD_MESSAGE_CHARACTERS_MAX,
+    DASHBOARD_TEXT_CHARACTERS_MAX,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 _TIME_S_MAX: Final = 253_402_300_799
@@ -65,6 +70,26 @@ def _entry(
         name=intern(_text(target.get("name"))),
         timestamp_s=stamp if type(stamp) is int and 0 <= stamp <= _TIME_S_MAX else 0,
     )
+
+
+def shortened(entry: Entry) -> Entry:
+    """Return an entry whose texts are bounded: other programs write reports, too."""
+    return replace(
+        entry,
+        policy=_cut(entry.policy),
+        rule=_cut(entry.rule),
+        severity=_cut(entry.severity),
+        category=_cut(entry.category),
+        source=_cut(entry.source),
+        message=_cut(entry.message, DASHBOARD_MESSAGE_CHARACTERS_MAX),
+        namespace=_cut(entry.namespace),
+        kind=_cut(entry.kind),
+        name=_cut(entry.name),
+    )
+
+
+def _cut(text: str, most: int = DASHBOARD_TEXT_CHARACTERS_MAX) -> str:
+    return text if len(text) <= most else sys.intern(f"{text[: most - 1]}…")
 
 
 def _wrong(file: str, metadata: dict[str, Json], text: str) -> InputError:

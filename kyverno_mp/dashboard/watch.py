@@ -2,96 +2,121 @@
 
 Room: dashboard. Takes: a Client, the kinds of reports. Gives: ReportWatch, which keeps
 Results current. Next: results.py. May touch: the API server through kube, one thread
-for each kind. Source: docs/dashboard.md.
+for each kind, and one that reads reports again when there is room for them.
+Source: docs/dashboard.md.
 
 Reports of every program count, not only ours: a page that left some out would not say
-what is true of an object.
+what is true of an object. A report goes to Results when it is read, so what a list
+brings is never kept a second time.
 """
 
+import logging
+import threading
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from kyverno_mp.dashboard.entries import Counts, Entry, total
-from kyverno_mp.dashboard.results import Results
-from kyverno_mp.dashboard.stored import entries_of
-from kyverno_mp.errors import InputError
+from kyverno_mp.dashboard.entries import Entry
+from kyverno_mp.dashboard.results import Key, Results
+from kyverno_mp.dashboard.stored import entries_of, shortened
+from kyverno_mp.errors import InputError, KubeNotFound
 from kyverno_mp.kube.cache import Informer
-from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.limits import DASHBOARD_RESULTS_MAX
+from kyverno_mp.kube.watch import IDENTITY, WatchScope
 from kyverno_mp.reports.objects import ReportKinds
+from kyverno_mp.values.jsonvalue import Json
 
+_log = logging.getLogger(__name__)
 _FAILING: Final = 3
-
-
-class _Carried:
-    """The results of a report on their way from its informer to Results."""
-
-    __slots__ = ("counts", "entries")
-
-    def __init__(self, entries: tuple[Entry, ...], counts: Counts) -> None:
-        self.entries = entries
-        self.counts = counts
+_REFILL_S: Final = 10.0
 
 
 class _Follower:
-    """One kind of reports. A list brings all at once, which may be more than fit."""
+    """One kind of reports. Its informer holds no more than which reports are sound."""
 
     def __init__(self, client: Client, resource: Resource, results: Results) -> None:
         self._results = results
-        self._carried = 0
-        self._kind = resource.kind
-        self.informer: Informer[_Carried] = Informer(
+        self._lists = 0
+        self.resource = resource
+        self.informer: Informer[bool] = Informer(
             client, WatchScope(resource=resource), self._project
         )
+        self.informer.on_list(lambda: results.begin(resource.kind))
         self.informer.on_change(self._changed)
         self.informer.on_notified(self._delivered)
 
-    def _project(self, raw: msgspec.Raw) -> _Carried:
-        entries = _entries(raw)
-        counts = total(entries)
-        if self._carried + len(entries) > DASHBOARD_RESULTS_MAX:
-            return _Carried((), counts)
-        self._carried += len(entries)
-        return _Carried(entries, counts)
+    @property
+    def malformed(self) -> int:
+        """How many reports do not have the structure of their kind."""
+        return sum(not is_sound for is_sound in self.informer.snapshot().values())
 
-    def _changed(self, key: Key) -> None:
-        carried = self.informer.get(key)
-        if carried is None:
-            self._results.remove((self._kind, *key))
-            return
-        self._results.put((self._kind, *key), carried.entries, carried.counts)
-        self._carried -= len(carried.entries)
-        carried.entries = ()
+    def _project(self, raw: msgspec.Raw) -> bool | None:
+        """Return whether a report is sound, None if there is no room to count it."""
+        metadata = IDENTITY.decode(raw).metadata
+        key = (self.resource.kind, metadata.namespace, metadata.name)
+        try:
+            entries = tuple(_entries(msgspec.json.decode(raw)))
+        except (InputError, msgspec.DecodeError) as error:
+            _log.warning("%s %s: skipped: %s", *key[::2], error)
+            self._results.remove(key)
+            return False
+        is_kept = self._results.put(key, entries, metadata.resource_version)
+        return True if is_kept else None
+
+    def _changed(self, key: tuple[str, str]) -> None:
+        if self.informer.get(key) is None:
+            self._results.remove((self.resource.kind, *key))
 
     def _delivered(self) -> None:
-        # After a new list: reports that are as they were.
-        if self._carried:
-            for one in self.informer.snapshot().values():
-                one.entries = ()
-            self._carried = 0
+        if self.informer.lists == self._lists:
+            return
+        # A list that failed may have brought reports that are gone since.
+        self._lists = self.informer.lists
+        kind = self.resource.kind
+        self._results.keep_only(
+            kind, {(kind, *one) for one in self.informer.snapshot()}
+        )
 
 
 class ReportWatch:
     """Follows both kinds; ``results`` has what they say."""
 
-    def __init__(self, client: Client, kinds: ReportKinds, results: Results) -> None:
-        self.informers = [
-            _Follower(client, one, results).informer
+    def __init__(
+        self,
+        client: Client,
+        kinds: ReportKinds,
+        results: Results,
+        refill_s: float = _REFILL_S,
+    ) -> None:
+        """``refill_s``: how often reports that found no room are tried again."""
+        self._client = client
+        self._results = results
+        self._refill_s = refill_s
+        self._followers = [
+            _Follower(client, one, results)
             for one in (kinds.of_namespace, kinds.of_cluster)
         ]
+        self.informers = [one.informer for one in self._followers]
+        self._resources = {one.resource.kind: one.resource for one in self._followers}
+        self._stopping = threading.Event()
+        self._refilling = threading.Thread(
+            target=self._refill, name="refill-reports", daemon=True
+        )
 
     def start(self) -> None:
         """Start the threads."""
         for one in self.informers:
             one.start()
+        self._refilling.start()
 
     def stop(self) -> None:
         """End the threads."""
+        self._stopping.set()
         for one in self.informers:
             one.stop()
+        self._refilling.join(timeout=5)
 
     @property
     def synced(self) -> bool:
@@ -105,18 +130,39 @@ class ReportWatch:
             for one in self.informers
             if one.failures >= _FAILING
         ]
-        broken = sum(one.malformed for one in self.informers)
+        broken = sum(one.malformed for one in self._followers)
         if broken:
-            found.append(f"{broken:,} reports are not as their kind demands")
+            found.append(
+                "1 report does not have the structure of its kind"
+                if broken == 1
+                else f"{broken:,} reports do not have the structure of their kind"
+            )
         return found
 
+    def _refill(self) -> None:
+        while not self._stopping.wait(self._refill_s):
+            for key, version in self._results.waiting():
+                if self._stopping.is_set():
+                    return
+                try:
+                    self._read_again(key, version)
+                except KubeNotFound:
+                    continue
+                except Exception as error:  # noqa: BLE001 - the thread must not end
+                    # The next round tries again, and a change comes by the watch.
+                    _log.info("cannot read %s again: %s", "/".join(key), error)
+                    break
 
-def _entries(raw: msgspec.Raw) -> tuple[Entry, ...]:
-    """Read a report. Raises: msgspec.DecodeError, for one that is malformed."""
-    report = msgspec.json.decode(raw)
+    def _read_again(self, key: Key, version: str) -> None:
+        kind, *name = key
+        report = self._client.get(self._resources[kind].object((name[0], name[1])))
+        metadata = IDENTITY.decode(msgspec.json.encode(report)).metadata
+        if metadata.resource_version == version:
+            self._results.fill(key, tuple(_entries(report)), version)
+
+
+def _entries(report: Json) -> Iterator[Entry]:
+    """Read a report. Raises: InputError or DecodeError, for one that is malformed."""
     if type(report) is not dict:
-        raise msgspec.ValidationError("a report is no object")
-    try:
-        return tuple(entries_of(report, "the cluster"))
-    except InputError as error:
-        raise msgspec.ValidationError(error.message) from error
+        raise msgspec.ValidationError("a report is not an object")
+    return map(shortened, entries_of(report, "the cluster"))

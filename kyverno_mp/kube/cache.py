@@ -71,6 +71,7 @@ class Informer(Generic[T]):
         self._version = ""
         self._handlers: list[Callable[[Key], None]] = []
         self._progress_callbacks: list[Callable[[], None]] = []
+        self._list_callbacks: list[Callable[[], None]] = []
         self._synced = threading.Event()
         self._stopping = threading.Event()
         self._connection: Connection | None = None
@@ -98,6 +99,10 @@ class Informer(Generic[T]):
     def on_notified(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after the handlers and the new ``notified_version``."""
         self._progress_callbacks.append(callback)
+
+    def on_list(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` before each list, in the informer's thread."""
+        self._list_callbacks.append(callback)
 
     def start(self) -> None:
         """Start the thread."""
@@ -208,6 +213,8 @@ class Informer(Generic[T]):
                 key = (metadata.namespace, metadata.name)
                 found[key] = (metadata.resource_version, value)
 
+        for callback in self._list_callbacks:
+            callback()
         version = list_all(self._client, self.scope, take)
         with self._lock:
             before, self._objects = self._objects, found

@@ -9,6 +9,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Final
 
 from kyverno_mp import __version__
 from kyverno_mp.process.certificate import Files
@@ -17,6 +18,8 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import JSON, fields
 
 _log = logging.getLogger(__name__)
+_ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared only
+"""Hosts that mean all addresses, to which nobody can connect everywhere."""
 
 
 @dataclass(slots=True)
@@ -47,10 +50,8 @@ class Banner:
     def text(self) -> str:
         """Return the lines."""
         settings = self.settings
-        webhook = (
-            f"https://{settings.webhook_host or 'localhost'}:{settings.webhook_port}"
-        )
-        health = f"http://{settings.health_host or 'localhost'}:{settings.health_port}"
+        webhook = f"https://{_place(settings.webhook_host, settings.webhook_port)}"
+        health = f"http://{_place(settings.health_host, settings.health_port)}"
         source, trust = settings.policies_dir, ""
         if not settings.standalone:
             # The cluster's certificate replaces the one from the start.
@@ -69,8 +70,8 @@ class Banner:
             runs.append("reports pool")
         pages = ""
         if settings.dashboard:
-            host = settings.dashboard_host or "localhost"
-            pages = f"  dashboard http://{host}:{settings.dashboard_port}/\n"
+            place = _place(settings.dashboard_host, settings.dashboard_port)
+            pages = f"  dashboard http://{place}/\n"
         return (
             f"kyverno-mp {__version__} is ready, {', '.join(runs)}\n"
             f"  {self.reporter.summary().text()}\n"
@@ -81,3 +82,10 @@ class Banner:
             f"  policies  {health}/policies  (from {source})\n"
             f"  {health}/ lists all of these\n"
         )
+
+
+def _place(host: str, port: int) -> str:
+    """Return host and port of a URL that can be opened on this machine."""
+    if host in _ANY:
+        host = "localhost"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -16,22 +16,23 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from kyverno_mp.dashboard.access import Guard
 from kyverno_mp.dashboard.entries import DIMENSIONS, Counts
 from kyverno_mp.dashboard.facts import Facts
 from kyverno_mp.dashboard.history import REPORTS, REVIEWS, History, Series
 from kyverno_mp.dashboard.results import Results
-from kyverno_mp.dashboard.site import HTML, Response, Site
+from kyverno_mp.dashboard.site import HTML, Response, Site, busy
 from kyverno_mp.dashboard.watch import ReportWatch
 from kyverno_mp.leader.loop import PAGES
-from kyverno_mp.limits import DASHBOARD_CONNECTIONS_MAX
+from kyverno_mp.limits import DASHBOARD_CONNECTIONS_MAX, DASHBOARD_PAGES_MAX
 from kyverno_mp.pool.account import open_client_as
 from kyverno_mp.process import reports
 from kyverno_mp.process.dashboard_facts import PodFacts
 from kyverno_mp.process.health import Reporter
-from kyverno_mp.process.http_server import Asked, HttpServer, response_bytes
+from kyverno_mp.process.http_server import Asked, Gate, HttpServer, response_bytes
+from kyverno_mp.process.readiness import DASHBOARD
 from kyverno_mp.process.start import Start
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.settings.settings import Settings
@@ -40,7 +41,7 @@ from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 
 _log = logging.getLogger(__name__)
-NAME: Final = "dashboard"
+NAME: Final = DASHBOARD
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 _SAMPLE_S: Final = 60.0
 _TICK_S: Final = 1.0
@@ -77,31 +78,58 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
         sampler.take_due(time.monotonic(), time.time())
         left_out.hold((), float(results.left_out))
 
-    serve_pages(site.respond, listener, lambda one: requests.count((one,)), tick)
+    serve_pages(site, listener, lambda one: requests.count((one,)), tick)
+
+
+class Pages(Protocol):
+    """What is served; ``kyverno_mp.dashboard.site.Site`` or a stand-in."""
+
+    def refusal(self, headers: Mapping[str, str]) -> Response | None:
+        """Return the response that refuses a request, None if it is admitted."""
+
+    def respond(
+        self, method: str, path: str, query: str, headers: Mapping[str, str]
+    ) -> Response:
+        """Answer a request."""
 
 
 def serve_pages(
-    respond: Callable[[str, str, str, Mapping[str, str]], Response],
+    site: Pages,
     listener: socket.socket,
     count: Callable[[str], None],
     tick: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM.
 
-    ``respond`` and ``tick``, which is called each second, run in one thread, one at a
+    Pages and ``tick``, which is called each second, are done in one thread, one at a
     time. ``count`` gets the outcome of each request.
     """
     writer = ThreadPoolExecutor(1, thread_name_prefix="pages")
+    turn = asyncio.Lock()
 
-    async def answer(asked: Asked) -> bytes:
-        loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(
-            writer, respond, asked.method, asked.path, asked.query, asked.headers
-        )
+    def sent(asked: Asked, found: Response) -> bytes:
         count(found.outcome)
         return response_bytes(
             asked.method, found.status, HTML, found.body, found.headers
         )
+
+    def refusal(asked: Asked) -> bytes | None:
+        found = site.refusal(asked.headers)
+        return None if found is None else sent(asked, found)
+
+    async def answer(asked: Asked) -> bytes:
+        async with turn:
+            if asked.is_gone():
+                raise ConnectionResetError
+            found = await asyncio.get_running_loop().run_in_executor(
+                writer,
+                site.respond,
+                asked.method,
+                asked.path,
+                asked.query,
+                asked.headers,
+            )
+        return sent(asked, found)
 
     async def tick_each_second() -> None:
         loop = asyncio.get_running_loop()
@@ -113,7 +141,7 @@ def serve_pages(
         server = HttpServer(
             answer,
             connections_max=DASHBOARD_CONNECTIONS_MAX,
-            is_long=lambda _asked: True,
+            gate=Gate(refusal, lambda asked: sent(asked, busy()), DASHBOARD_PAGES_MAX),
         )
         # A tick that fails ends the process, and the supervisor starts a new one.
         ticking = asyncio.create_task(tick_each_second())

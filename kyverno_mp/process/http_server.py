@@ -1,10 +1,10 @@
 """Serve small HTTP/1.1 responses, one per connection, to clients that may misbehave.
 
-Room: process. Takes: a function that answers a request. Gives: HttpServer, Asked,
-response_bytes. Next: process/health.py, process/dashboard.py.
+Room: process. Takes: a function that answers a request. Gives: HttpServer, Gate,
+Asked, response_bytes. Next: process/health.py, process/dashboard.py.
 May touch: its listening socket. Everything is bounded: 8 KiB for request heads, five
 seconds per request, a fixed number of connections, of which the oldest unfinished one
-is closed for a new one.
+is closed for a new one. Requests that a Gate admits are never closed for others.
 """
 
 import asyncio
@@ -34,6 +34,21 @@ class Asked:
     path: str
     query: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_gone: Callable[[], bool] = lambda: False
+    """Whether the client has closed the connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Decides about requests before anything is done for them.
+
+    ``refusal`` returns the response to a request that is not admitted; ``busy``, that
+    to a request above ``admitted_max``. Both return at once.
+    """
+
+    refusal: Callable[[Asked], bytes | None]
+    busy: Callable[[Asked], bytes]
+    admitted_max: int
 
 
 class HttpServer:
@@ -44,12 +59,15 @@ class HttpServer:
         answer: Callable[[Asked], Awaitable[bytes]],
         *,
         connections_max: int,
-        is_long: Callable[[Asked], bool],
+        is_long: Callable[[Asked], bool] = lambda _asked: False,
+        gate: Gate | None = None,
     ) -> None:
         """``is_long``: whether the response to a request may have several MiB."""
         self._answer = answer
         self._connections_max = connections_max
         self._is_long = is_long
+        self._gate = gate
+        self._admitted: set[asyncio.Task[None]] = set()
         self._unfinished: _Connections = {}
         """Connections that wait for their client."""
         self._long: _Connections = {}
@@ -77,13 +95,18 @@ class HttpServer:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S_MAX)
             # Requests that have arrived get a response, however many follow.
             self._unfinished.pop(task, None)
-            asked = _asked(head)
-            if self._is_long(asked):
-                self._make_room(self._long, _LONG_MAX)
-                self._long[task] = writer
-            response = await self._answer(asked)
-            self._make_room(self._unfinished, self._connections_max)
-            self._unfinished[task] = writer
+            asked = _asked(
+                head, lambda: reader.at_eof() or writer.transport.is_closing()
+            )
+            response = self._stopped_at_gate(asked, task)
+            if response is None:
+                if self._is_long(asked):
+                    self._make_room(self._long, _LONG_MAX)
+                    self._long[task] = writer
+                response = await self._answer(asked)
+            if task not in self._admitted:
+                self._make_room(self._unfinished, self._connections_max)
+                self._unfinished[task] = writer
             writer.write(response)
             await asyncio.wait_for(writer.drain(), _REQUEST_S_MAX)
             writer.close()
@@ -98,7 +121,22 @@ class HttpServer:
         finally:
             self._unfinished.pop(task, None)
             self._long.pop(task, None)
+            self._admitted.discard(task)
             writer.close()
+
+    def _stopped_at_gate(
+        self, asked: Asked, task: "asyncio.Task[None]"
+    ) -> bytes | None:
+        """Return the response to a request that does not pass the gate."""
+        if self._gate is None:
+            return None
+        refused = self._gate.refusal(asked)
+        if refused is not None:
+            return refused
+        if len(self._admitted) >= self._gate.admitted_max:
+            return self._gate.busy(asked)
+        self._admitted.add(task)
+        return None
 
     @staticmethod
     def _make_room(connections: _Connections, most: int) -> None:
@@ -112,18 +150,18 @@ class HttpServer:
             connections.pop(oldest).transport.abort()
 
 
-def _asked(head: bytes) -> Asked:
+def _asked(head: bytes, is_gone: Callable[[], bool]) -> Asked:
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):  # noqa: PLR2004 - method, target, version
-        return Asked("GET", "")
+        return Asked("GET", "", is_gone=is_gone)
     headers: dict[str, str] = {}
     for line in rest:
         name, _, value = line.partition(":")
         key, value = name.lower(), value.strip(" \t")
         headers[key] = f"{headers[key]},{value}" if key in headers else value
     path, _, query = words[1].partition("?")
-    return Asked(words[0], path, query, headers)
+    return Asked(words[0], path, query, headers, is_gone)
 
 
 def response_bytes(

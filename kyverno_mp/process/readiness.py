@@ -6,7 +6,7 @@ is passed in.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (liveness, readiness).
 
 A problem of a pool never takes the webhook of its pod out of service. In a pod without
-a webhook, it makes the pod unready.
+a webhook, it makes the pod unready. The dashboard never does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,7 @@ from kyverno_mp.process.supervisor_status import SupervisorStatus
 
 WEBHOOK = "webhook"
 LEADER = "leader"
+DASHBOARD = "dashboard"
 _SILENT_NS_MAX = 10_000_000_000
 _LAGGING_NS_MAX = 5_000_000_000
 """Every change of a policy takes a worker a moment; with thousands of policies, all
@@ -89,7 +90,8 @@ def pod_health(
             unready.append(f"{worker.name} is silent")
     words = tuple(f"{name} is in a crash loop" for name in loops)
     if not expected:
-        unready.extend(words)
+        # Nothing of the service needs the dashboard.
+        unready.extend(w for w, n in zip(words, loops, strict=True) if n != DASHBOARD)
     return Health(
         unready=tuple(unready),
         unlive=tuple(w for w, n in zip(words, loops, strict=True) if n == WEBHOOK),

@@ -358,15 +358,15 @@ DASHBOARD_REQUESTS: Final = Family(
     "counter",
     ("outcome",),
     "Number of requests to the dashboard, by outcome: served, refused (no valid token,"
-    " or asked for by a name), unknown (no such page, method or query), failed (see the"
-    " log).",
+    " or addressed by a host name), unknown (no such page, method or query), busy (too"
+    " many at once), failed (see the log).",
 )
 DASHBOARD_LEFT_OUT: Final = Family(
     "kyverno_mp_dashboard_results_left_out",
     "gauge",
     (),
-    "Number of results of stored reports that the dashboard has in its totals only, for"
-    " lack of room.",
+    "Number of results of stored reports that the dashboard does not list, for lack of"
+    " room.",
 )
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),

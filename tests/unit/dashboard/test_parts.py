@@ -1,18 +1,28 @@
 """What the pages are made of: counts over time, costs, exceptions, reports."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+
+import pytest
 
 from kyverno_mp.dashboard.activity import About, activity_of
 from kyverno_mp.dashboard.entries import RESULTS, Counts
 from kyverno_mp.dashboard.history import History, Point, Series, increases
-from kyverno_mp.dashboard.results import Query, Results
+from kyverno_mp.dashboard.results import Query, Results, Room
 from kyverno_mp.dashboard.watch import ReportWatch
-from kyverno_mp.limits import DASHBOARD_SAMPLES_MAX, DASHBOARD_SERIES_MAX
+from kyverno_mp.limits import (
+    DASHBOARD_MESSAGE_CHARACTERS_MAX,
+    DASHBOARD_SAMPLES_MAX,
+    DASHBOARD_SERIES_MAX,
+    DASHBOARD_TEXT_CHARACTERS_MAX,
+)
 from kyverno_mp.reports.objects import POLICY_REPORTS
 from kyverno_mp.telemetry.collect import Merged
 from kyverno_mp.telemetry.families import ADMISSION
 from kyverno_mp.telemetry.families import RESULTS as MEASURED
-from tests.unit.kube.fake_api import running, wait_for
+from tests.unit.dashboard.world import World, entry
+from tests.unit.kube.fake_api import FakeApi, running, wait_for
 
 
 def counts(number: int) -> Counts:
@@ -54,9 +64,11 @@ def test_a_group_that_came_later_was_not_there_before() -> None:
     assert [one.counts.total for one in history.course(late)] == [0, 1]
 
 
-def test_a_counter_that_begins_again_has_no_negative_increase() -> None:
-    course = [Point(at, counts(number)) for at, number in enumerate((5, 9, 2, 2))]
-    assert [one.counts.of["pass"] for one in increases(course)] == [4, 2, 0]
+def test_a_counter_that_falls_has_no_increase() -> None:
+    """One of several workers began again: the rest of the sum is nothing new."""
+    numbers = (5000, 9000, 6002, 6002, 6005)
+    course = [Point(at, counts(number)) for at, number in enumerate(numbers)]
+    assert [one.counts.of["pass"] for one in increases(course)] == [4000, 0, 0, 3]
 
 
 def measured(**labels: str) -> tuple[str, ...]:
@@ -103,7 +115,9 @@ def test_results_follow_the_stored_reports() -> None:
         watch.start()
         try:
             wait_for(lambda: watch.synced and results.totals().total == 2)
-            assert watch.problems() == ["1 reports are not as their kind demands"]
+            assert watch.problems() == [
+                "1 report does not have the structure of its kind"
+            ]
             api.put(f"{PATH}b", **report("b", "warn"))
             wait_for(lambda: results.totals().total == 3)
             assert results.listed(Query(result="warn"), 1, 10).count == 1
@@ -114,8 +128,118 @@ def test_results_follow_the_stored_reports() -> None:
             api.drop_watches()
             wait_for(lambda: results.totals().total == 1)
             assert watch.informers[0].lists == 2
-            # What was passed on is not kept a second time.
-            kept = watch.informers[0].snapshot()
-            wait_for(lambda: not any(one.entries for one in kept.values()))
+            # A list brings the malformed one again, and a change does, too.
+            api.put(f"{PATH}odd", **report("odd", "maybe", "perhaps"))
+            api.put(f"{PATH}odder", **report("odder", "maybe"))
+            text = "2 reports do not have the structure of their kind"
+            wait_for(lambda: watch.problems() == [text])
+            api.remove(f"{PATH}odd")
+            api.remove(f"{PATH}odder")
+            wait_for(lambda: watch.problems() == [])
         finally:
             watch.stop()
+
+
+@contextmanager
+def watching(api: FakeApi, results: Results) -> Iterator[ReportWatch]:
+    watch = ReportWatch(api.client(), POLICY_REPORTS, results, refill_s=0.05)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+LONG = "x" * 100_000
+
+
+def test_texts_of_other_programs_are_cut_and_their_links_work() -> None:
+    """A report of 1 MB may not cost 1 MB for each of its names."""
+    fields = ("policy", "rule", "severity", "category", "source", "message")
+    target = {"kind": LONG, "namespace": LONG, "name": LONG}
+    result = {**dict.fromkeys(fields, LONG), "result": "fail", "resources": [target]}
+    world = World()
+    with running() as api:
+        api.put(f"{PATH}a", results=[result])
+        with watching(api, world.results):
+            wait_for(lambda: world.results.totals().total == 1)
+    (one,) = world.results.listed(Query(), 1, 10).entries
+    assert len(one.message) == DASHBOARD_MESSAGE_CHARACTERS_MAX
+    for name in (*fields[:-1], *target):
+        text = getattr(one, name)
+        assert len(text) == DASHBOARD_TEXT_CHARACTERS_MAX
+        assert text.endswith("…")
+    for name in ("policy", "severity", "category", "namespace"):
+        link_to = f"/results?{name}={getattr(one, name)}"
+        assert world.get(link_to)[0] == 200
+        assert "1 result," in world.get(link_to)[1]
+
+
+@pytest.mark.parametrize(
+    "room", [Room(results=20), Room(size=20 * 400), Room(reports=20)]
+)
+def test_what_is_kept_is_bounded(room: Room) -> None:
+    """In results, in bytes and in reports; the metric counts what is not listed."""
+    results = Results(lambda: 0.0, room)
+    for number in range(50):
+        text = f"{number}" * 100
+        results.put(("PolicyReport", "", str(number)), [entry(number, message=text)])
+    listed = results.listed(Query(), 1, 1000).count
+    assert 5 <= listed <= 20
+    assert results.left_out == 50 - listed
+    assert results.reports <= max(room.reports, 50)
+
+
+def test_one_report_that_is_too_large_does_not_keep_out_others() -> None:
+    results = Results(lambda: 0.0, Room(results=4))
+    for name, number in (("a", 4), ("large", 9), ("b", 2)):
+        results.put(("PolicyReport", "", name), [entry()] * number, "1")
+    assert results.waiting() == []
+    results.remove(("PolicyReport", "", "a"))
+    assert results.waiting() == [(("PolicyReport", "", "b"), "1")]
+    results.fill(("PolicyReport", "", "b"), [entry()], "older")
+    assert results.left_out == 11
+    results.fill(("PolicyReport", "", "b"), [entry()] * 2, "1")
+    assert results.left_out == 9
+
+
+def test_a_report_that_found_no_room_is_listed_when_there_is_room() -> None:
+    results = Results(lambda: 0.0, Room(results=2))
+    with running() as api, watching(api, results):
+        api.put(f"{PATH}a", **report("a", "pass", "fail"))
+        wait_for(lambda: results.totals().total == 2)
+        api.put(f"{PATH}b", **report("b", "warn", "warn"))
+        wait_for(lambda: results.left_out == 2)
+        api.remove(f"{PATH}a")
+        wait_for(lambda: results.totals().total == 2 and results.left_out == 0)
+        assert results.listed(Query(result="warn"), 1, 10).count == 2
+
+
+def test_a_list_that_fails_takes_no_room() -> None:
+    """However often; and what only that list brought is forgotten."""
+    results = Results(lambda: 0.0, Room(results=600, reports=600))
+    with running() as api:
+        for number in range(510):  # two pages
+            api.put(f"{PATH}r{number:03}", **report(str(number), "pass"))
+        api.fault(r"GET .*continue=", "expire", "expire", 403, 403, 403)
+        with watching(api, results) as watch:
+            wait_for(lambda: watch.informers[0].failures > 0)
+            api.remove(f"{PATH}r000")
+            wait_for(lambda: watch.synced and results.totals().total == 509)
+            assert results.left_out == 0
+            assert results.listed(Query(), 1, 1).count == 509
+
+
+def test_reports_above_the_number_are_counted_anew_by_each_list() -> None:
+    results = Results(lambda: 0.0, Room(reports=3))
+    with running() as api:
+        for number in range(5):
+            api.put(f"{PATH}r{number}", **report(str(number), "pass", "fail"))
+        with watching(api, results) as watch:
+            wait_for(lambda: watch.synced and results.left_out == 4)
+            with api.lock:
+                api.remove(f"{PATH}r0")
+                api.compact()
+            api.drop_watches()
+            wait_for(lambda: watch.informers[0].lists == 2)
+            wait_for(lambda: results.left_out == 2)

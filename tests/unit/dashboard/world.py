@@ -10,14 +10,14 @@ from pathlib import Path
 
 from kyverno_mp.dashboard.access import Guard
 from kyverno_mp.dashboard.activity import About, Activity, Cost
-from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Counts, Entry, total
+from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Counts, Entry
 from kyverno_mp.dashboard.exceptions import Exempted, Published
 from kyverno_mp.dashboard.facts import ProcessRow
 from kyverno_mp.dashboard.history import History
 from kyverno_mp.dashboard.results import Results
 from kyverno_mp.dashboard.site import Site
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus, Status
-from kyverno_mp.process.dashboard import Sampler, serve_pages
+from kyverno_mp.process.dashboard import Pages, Sampler, serve_pages
 from kyverno_mp.process.listen import listen, port_of
 
 LOCAL = {"host": "127.0.0.1:9081"}
@@ -104,7 +104,7 @@ class World:
         return found.status.value, found.body.decode()
 
     def report(self, name: str, *entries: Entry) -> None:
-        self.results.put(("PolicyReport", "", name), entries, total(entries))
+        self.results.put(("PolicyReport", "", name), entries)
         self.clock.now_s += 60
 
     def sample(self, time_s: float) -> None:
@@ -231,13 +231,13 @@ TARGETS = (
 
 
 @contextmanager
-def serving(site: Site) -> Iterator[int]:
+def serving(site: Pages) -> Iterator[int]:
     """Serve a site in a process of its own, by a port."""
     listener = listen("127.0.0.1", 0, 16)
     child = os.fork()
     if child == 0:
         try:
-            serve_pages(site.respond, listener, lambda _outcome: None)
+            serve_pages(site, listener, lambda _outcome: None)
         finally:
             os._exit(0)
     try:

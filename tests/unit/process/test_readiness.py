@@ -115,3 +115,12 @@ def test_in_a_pod_without_a_webhook_the_pools_are_its_readiness() -> None:
     looping = pod_health(crash_loop("pool"), 7, [], expected=0, now_ns=101 * S)
     assert looping.unready == ("pool is in a crash loop",)
     assert looping.unlive == ()
+
+
+def test_a_dashboard_in_a_crash_loop_makes_no_pod_unready() -> None:
+    for expected, workers in ((0, []), (1, [worker(7)])):
+        health = pod_health(
+            crash_loop("dashboard"), 7, workers, expected=expected, now_ns=101 * S
+        )
+        assert (health.unready, health.unlive) == ((), ())
+        assert health.degraded == ("dashboard is in a crash loop",)

@@ -77,3 +77,37 @@ def test_the_banner_is_written_where_it_is_read(
     line = "1 policy in force with 1 rule (autogen included): 1 enforce, 0 audit"
     assert (line in capsys.readouterr().out) is ("stdout" in places)
     assert any(line in text for text in caplog.messages) is ("log" in places)
+
+
+@pytest.mark.parametrize(
+    ("host", "place"),
+    [
+        ("", "localhost"),
+        ("0.0.0.0", "localhost"),
+        ("::", "localhost"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "[::1]"),
+        ("fd00::7", "[fd00::7]"),
+    ],
+)
+def test_the_addresses_of_the_banner_can_be_opened(
+    tmp_path: Path, host: str, place: str
+) -> None:
+    settings = Settings(
+        standalone=True,
+        webhook_host=host,
+        health_host=host,
+        dashboard=True,
+        dashboard_host=host,
+    )
+    (tmp_path / "snapshot").mkdir(mode=0o700)
+    ControlPage.create(tmp_path / "snapshot")
+    write_status(tmp_path, Status(generation=1))
+    reporter = Reporter(settings, tmp_path, QUEUES)
+    text = Banner(settings, Files(tmp_path, tmp_path), reporter).text()
+    for scheme, port in (
+        ("https", settings.webhook_port),
+        ("http", settings.health_port),
+        ("http", settings.dashboard_port),
+    ):
+        assert f"{scheme}://{place}:{port}/" in text
