@@ -18,7 +18,12 @@ from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.policies import GenerateRule, MutateRule
 from kyverno_mp.background.triggers import assumed_operation, is_ending, request_of
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
-from kyverno_mp.errors import ExpressionFailed, KubeNotFound, KubeRefused
+from kyverno_mp.errors import (
+    DependencyError,
+    ExpressionFailed,
+    KubeNotFound,
+    KubeRefused,
+)
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.watch import WatchScope, list_all
@@ -42,7 +47,7 @@ class Existing:
         policy: PolicyIR,
         rule: GenerateRule | MutateRule,
         wanted: Callable[[Json], bool] = _ANY,
-        on_refused: Callable[[str], None] = lambda _text: None,
+        on_refused: Callable[[DependencyError], None] = lambda _error: None,
     ) -> dict[str, Trigger]:
         """List the objects that a rule matches, by key.
 
@@ -58,7 +63,7 @@ class Existing:
                 self._list(scope, rule, wanted, found)
             except (KubeRefused, KubeNotFound) as error:
                 _log.warning(error.message, extra=fields(policy=policy.key))
-                on_refused(error.message)
+                on_refused(error)
         return found
 
     def _list(

@@ -9,18 +9,12 @@ What a rule says is made of its trigger and of the targets that it mutates; what
 server says about a write is made of what was written, and webhooks add words of theirs.
 """
 
-import re
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
-from kyverno_mp.errors import DependencyError, Error, KubeNotFound, KubeRefused
-from kyverno_mp.program.secrecy import hides_values, withheld
-
-_BY_RBAC: Final = re.compile(r"cannot [a-z]+ resource ")
-_BY_ADMISSION: Final = re.compile(
-    r"admission webhook|denied request|denied the request"
-)
+from kyverno_mp.errors import DependencyError, Error
+from kyverno_mp.program.secrecy import hides_values, names_only, withheld
 
 
 class Failure(NamedTuple):
@@ -43,7 +37,7 @@ def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
     kinds = [trigger.kind for trigger in triggers]
     if one.changed is not None:
         kinds.append(one.changed.kind)
-    hides = any(map(hides_values, kinds)) and not _names_only(error)
+    hides = any(map(hides_values, kinds)) and not names_only(error)
     return Failure(None, None, withheld(error.code) if hides else error.message)
 
 
@@ -60,12 +54,4 @@ def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> boo
             # A generate rule reads its trigger, never what it clones.
             return False
     may_be_hidden = kinds is None or any(map(hides_values, kinds))
-    return may_be_hidden and not _names_only(error)
-
-
-def _names_only(error: Error) -> bool:
-    """Return whether a text of the API server has names alone, and helps."""
-    if isinstance(error, KubeNotFound):
-        return True
-    by_rbac = isinstance(error, KubeRefused) and _BY_RBAC.search(error.message)
-    return bool(by_rbac) and not _BY_ADMISSION.search(error.message)
+    return may_be_hidden and not names_only(error)

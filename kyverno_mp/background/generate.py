@@ -38,6 +38,7 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.register import Register
 from kyverno_mp.background.triggers import (
     Triggers,
@@ -132,7 +133,7 @@ class Generator:
                 # A trigger that generated before is not about to be stored.
                 is_gone = live is not None or task.synchronizes
                 return DONE if is_gone else NO_TRIGGER
-            self._delete_all(task, rule)
+            self._delete_owned(task, rule, lambda _one: True)
             return APPLIED
         if task.seen_version and version_of(live) == task.seen_version:
             return NOT_STORED
@@ -262,11 +263,11 @@ class Generator:
             if error.code != _NO_SOURCE:
                 raise
             wanted = None
-        owned = list(self._owned(task, rule))
         kept = {self.downstream.place_of(one) for one in wanted or ()}
-        stale = [one for one in owned if place_of(one) not in kept]
-        self._delete(task, stale)
-        if owned and not stale:
+        owned, deleted = self._delete_owned(
+            task, rule, lambda one: place_of(one) not in kept
+        )
+        if owned and not deleted:
             return STILL_WANTED
         return APPLIED
 
@@ -283,13 +284,14 @@ class Generator:
                 wanted = self.evaluate(task, policy, rule, live) or []
         written = self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
-        stale = [
-            one
-            for one in self._owned(task, rule)
-            if one.labels.get(SOURCE_UID) == task.gone_source
-            and place_of(one) not in kept
-        ]
-        self._delete(task, stale)
+        self._delete_owned(
+            task,
+            rule,
+            lambda one: (
+                one.labels.get(SOURCE_UID) == task.gone_source
+                and place_of(one) not in kept
+            ),
+        )
         return written
 
     def _align(
@@ -303,23 +305,30 @@ class Generator:
             wanted = self.evaluate(task, policy, rule, live) or []
         written = self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
-        owned = self._owned(task, rule)
-        self._delete(task, [one for one in owned if place_of(one) not in kept])
+        self._delete_owned(task, rule, lambda one: place_of(one) not in kept)
         return written
 
-    def _delete_all(self, task: Task, rule: GenerateRule) -> None:
-        if rule.synchronizes:
-            self._delete(task, list(self._owned(task, rule)))
+    def _delete_owned(
+        self, task: Task, rule: GenerateRule, is_stale: Callable[[Found], bool]
+    ) -> tuple[int, int]:
+        """Delete what is stale of a trigger's objects; return their number, and its.
 
-    def _owned(self, task: Task, rule: GenerateRule) -> list[Found]:
+        Raises: KubeRefused after the last object, when a kind cannot be listed or one
+        not be deleted; other DependencyErrors at once.
+        """
+        owned = stale = 0
         if not rule.synchronizes:
-            return []
-        kinds = rule.downstream_kinds()
-        return list(self.downstream.find(_selector(task), kinds))
-
-    def _delete(self, task: Task, found: list[Found]) -> None:
-        for one in found:
-            self.downstream.delete(one, _selector(task))
+            return owned, stale
+        selector, refusals = _selector(task), Refusals()
+        with refusals.kept():
+            for one in self.downstream.find(selector, rule.downstream_kinds()):
+                owned += 1
+                if is_stale(one):
+                    stale += 1
+                    with refusals.kept():
+                        self.downstream.delete(one, selector)
+        refusals.tell()
+        return owned, stale
 
     def _delete_named(self, task: Task) -> None:
         """Delete what a request of upstream names, as far as its labels are the rule's.

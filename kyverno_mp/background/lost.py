@@ -20,6 +20,7 @@ from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
+from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
     GENERATE,
@@ -47,9 +48,15 @@ class LostTriggers:
     downstream: Downstream
 
     def tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
-        """Yield what has to be done. Raises: DependencyError."""
+        """Yield what has to be done.
+
+        Raises: KubeRefused after the last task, when a kind cannot be listed: there may
+        be more; other DependencyErrors at once.
+        """
+        refusals = Refusals()
         for ready in self._policies(one.spec.policy):
-            yield from self._of_policy(ready, one, since_ns - _CLOCK_SKEW_NS)
+            yield from self._of_policy(ready, one, since_ns - _CLOCK_SKEW_NS, refusals)
+        refusals.tell()
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
         """Yield the policy, or all."""
@@ -63,7 +70,11 @@ class LostTriggers:
                 _log.warning(error.message, extra=fields(policy=known))
 
     def _of_policy(
-        self, ready: ReadyPolicy, one: StoredRequest, since_ns: int
+        self,
+        ready: ReadyPolicy,
+        one: StoredRequest,
+        since_ns: int,
+        refusals: Refusals,
     ) -> Iterator[Task]:
         name = ready.stored.name
 
@@ -71,23 +82,30 @@ class LostTriggers:
             return _written_ns(raw) >= since_ns
 
         for rule in ready.generates.values():
-            triggers = self._of_downstream(Origin(name, rule.name), rule)
-            triggers |= self.existing.triggers(ready.ir, rule, is_newer)
+            triggers = self._of_downstream(Origin(name, rule.name), rule, refusals)
+            triggers |= self.existing.triggers(ready.ir, rule, is_newer, refusals.add)
             for trigger in triggers.values():
                 yield Task(
                     *(GENERATE, name, rule.name, trigger), request=one, is_whole=True
                 )
         for mutation in ready.mutates.values():
-            found = self.existing.triggers(ready.ir, mutation, is_newer)
+            found = self.existing.triggers(ready.ir, mutation, is_newer, refusals.add)
             for trigger in found.values():
                 yield Task(MUTATE, name, mutation.name, trigger, request=one)
 
-    def _of_downstream(self, origin: Origin, rule: GenerateRule) -> dict[str, Trigger]:
+    def _of_downstream(
+        self, origin: Origin, rule: GenerateRule, refusals: Refusals
+    ) -> dict[str, Trigger]:
+        triggers: dict[str, Trigger] = {}
         if not rule.synchronizes:
-            return {}
-        found = self.downstream.find(rule_selector(origin), rule.downstream_kinds())
-        triggers = (trigger_of(one.labels) for one in found)
-        return {one.key: one for one in triggers if one is not None}
+            return triggers
+        selector = rule_selector(origin)
+        with refusals.kept():
+            for found in self.downstream.find(selector, rule.downstream_kinds()):
+                trigger = trigger_of(found.labels)
+                if trigger is not None:
+                    triggers[trigger.key] = trigger
+        return triggers
 
 
 def _written_ns(raw: Json) -> int:

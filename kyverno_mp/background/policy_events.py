@@ -23,10 +23,11 @@ from kyverno_mp.background.policies import (
     ReadyPolicy,
     policy_key,
 )
+from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.register import Register, RuleKinds
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
-from kyverno_mp.errors import InputError, KubeRefused
+from kyverno_mp.errors import InputError
 from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
@@ -69,8 +70,9 @@ class PolicyEvents:
         """The version of a policy at the last sync, and when the next one is due."""
         self._rules: dict[str, Mapping[str, GenerateRule]] = {}
         """The rules of a policy at the last sync."""
-        self._moved: dict[str, list[Task]] = {}
-        """What a policy whose targets changed generates, as far as no queue took it."""
+        self._moved: dict[str, dict[tuple[str, str], Task]] = {}
+        """What a policy whose targets changed generates, as far as no queue took it;
+        by rule and trigger."""
         self._known: dict[Origin, dict[_Place, Trigger]] = {}
         """The objects of a rule that the last sync found."""
 
@@ -89,21 +91,20 @@ class PolicyEvents:
         except InputError as error:
             _log.warning(error.message, extra=fields(policy=key))
             return Result()
+        refusals = Refusals()
         # A generator that still had an older version may have recorded a rule of it.
-        self._delete_removed(key, _recorded(ready))
-        self._register.record(key, _recorded(ready))
+        left_over = self._delete_removed(key, _recorded(ready), refusals)
+        self._register.record(key, {**left_over, **_recorded(ready)})
         synced, next_s = self._synced.get(key, (None, 0.0))
         if synced == version and now_s < next_s:
             # Only the status or the metadata changed.
+            refusals.tell()
             return Result(after_s=next_s - now_s)
-        moved = (*self._moved.pop(key, ()), *self._release_moved(key, ready.generates))
-        if left := [task for task in moved if not self._submit(task)]:
-            self._moved[key] = left
-        failures: list[KubeRefused] = []
-        tasks = self._tasks(ready, failures)
+        self._release_moved(key, ready.generates, refusals)
+        left = self._submit_moved(key)
+        tasks = self._tasks(ready, refusals)
         refused = sum(not self._submit(task) for task in tasks)
-        if failures:
-            raise failures[0]
+        refusals.tell()
         if left or refused:
             return Result(retry=True)
         after_s = self._dependencies.settings.background_scan_interval_s
@@ -115,7 +116,9 @@ class PolicyEvents:
         if self._policies.live(key) is not None:
             # The watch has not brought it yet, and will.
             return Result()
-        self._delete_removed(key, {})
+        refusals = Refusals()
+        self._delete_removed(key, {}, refusals)
+        refusals.tell()
         self._register.record(key, {})
         self._policies.forget(policy_key(key))
         self._rules.pop(key, None)
@@ -126,8 +129,20 @@ class PolicyEvents:
                 del self._known[origin]
         return Result()
 
-    def _delete_removed(self, policy: str, wanted: RuleKinds) -> None:
+    def _submit_moved(self, key: str) -> bool:
+        """Submit what a policy generates elsewhere; return whether some is left."""
+        moved = self._moved.pop(key, {})
+        left = {one: task for one, task in moved.items() if not self._submit(task)}
+        if left:
+            self._moved[key] = left
+        return bool(left)
+
+    def _delete_removed(
+        self, policy: str, wanted: RuleKinds, refusals: Refusals
+    ) -> RuleKinds:
         """Delete the objects of recorded rules that the policy no longer has.
+
+        Return the rules with objects that may be left, because that was refused.
 
         A rule that still exists but is recorded no more keeps its objects: it stopped
         synchronising, or lets them be orphaned.
@@ -136,75 +151,101 @@ class PolicyEvents:
         stored = self._policies.get(policy)
         if stored is not None:
             ready = self._policies.ready(stored)
-        refused: KubeRefused | None = None
+        left_over: RuleKinds = {}
         for rule, kinds in self._register.of(policy).items():
             if rule in wanted or (ready is not None and rule in ready.generates):
                 continue
-            try:
-                self._delete(Origin(policy, rule), kinds)
-            except KubeRefused as error:
-                # The objects of the other rules go all the same.
-                refused = error
-        if refused is not None:
-            raise refused
+            known = len(refusals)
+            self._delete(Origin(policy, rule), kinds, refusals)
+            if len(refusals) > known:
+                left_over[rule] = kinds
+        return left_over
 
     def _release_moved(
-        self, policy: str, rules: Mapping[str, GenerateRule]
-    ) -> Iterator[Task]:
+        self, policy: str, rules: Mapping[str, GenerateRule], refusals: Refusals
+    ) -> None:
         """Take the labels from the objects of rules that generate others now.
 
-        Yield what generates these others, for which no label names a trigger any more.
+        Keep what generates these others, for which no label names a trigger any more.
         KYVERNO: the old objects stay (pkg/policy/generate.go, ruleChange).
         """
         before = self._rules.get(policy, {})
+        next_time = dict(rules)
         for name, rule in before.items():
             if name not in rules or rule.targets <= rules[name].targets:
                 continue
             origin = Origin(policy, name)
-            selector = rule_selector(origin)
-            for found in list(self._downstream.find(selector, rule.downstream_kinds())):
-                self._downstream.release(found, selector)
-                trigger = trigger_of(found.labels)
-                follows = rules[name].synchronizes and rules[name].copies_data
-                if trigger is not None and follows:
-                    yield Task(GENERATE, policy, name, trigger)
+            follows = rules[name].synchronizes and rules[name].copies_data
+            known = len(refusals)
+            self._release(origin, rule, refusals, follows=follows)
+            if len(refusals) > known:
+                next_time[name] = rule
             with self._lock:
                 self._known.pop(origin, None)
-        self._rules[policy] = rules
+        self._rules[policy] = next_time
 
-    def _delete(self, origin: Origin, kinds: list[tuple[str, str]] | None) -> None:
+    def _release(
+        self, origin: Origin, rule: GenerateRule, refusals: Refusals, *, follows: bool
+    ) -> None:
+        """Take the labels from the objects of one rule. ``follows``: others come."""
+        selector, moved = (
+            rule_selector(origin),
+            self._moved.setdefault(origin.policy, {}),
+        )
+        with refusals.kept():
+            for found in self._downstream.find(selector, rule.downstream_kinds()):
+                trigger = trigger_of(found.labels)
+                if trigger is not None and follows:
+                    # Before the labels go: nothing else names the trigger then.
+                    task = Task(GENERATE, origin.policy, origin.rule, trigger)
+                    moved[origin.rule, trigger.key] = task
+                with refusals.kept():
+                    self._downstream.release(found, selector)
+
+    def _delete(
+        self,
+        origin: Origin,
+        kinds: list[tuple[str, str]] | None,
+        refusals: Refusals,
+    ) -> None:
         selector = rule_selector(origin)
-        for found in self._downstream.find(selector, kinds):
-            if found.labels.get(SOURCE_UID):
-                # Clones stay when their rule goes.
-                continue
-            if self._downstream.delete(found, selector):
-                self._dependencies.metrics.count(BACKGROUND_WRITES, ("deleted",))
+        with refusals.kept():
+            for found in self._downstream.find(selector, kinds):
+                if found.labels.get(SOURCE_UID):
+                    # Clones stay when their rule goes.
+                    continue
+                with refusals.kept():
+                    if self._downstream.delete(found, selector):
+                        deleted = ("deleted",)
+                        self._dependencies.metrics.count(BACKGROUND_WRITES, deleted)
 
-    def _tasks(self, ready: ReadyPolicy, failures: list[KubeRefused]) -> Iterator[Task]:
+    def _tasks(self, ready: ReadyPolicy, refusals: Refusals) -> Iterator[Task]:
         """Yield what has to be done for the triggers of a policy.
 
-        ``failures`` gets why the objects of a rule cannot be listed: its triggers are
-        not known then, those of the other rules are.
+        ``refusals`` gets what cannot be listed: these triggers are not known then, the
+        others are.
         """
         name = ready.stored.name
         for rule in ready.generates.values():
             triggers: dict[str, Trigger] = {}
             if rule.synchronizes:
-                try:
-                    triggers |= self._of_downstream(Origin(name, rule.name), rule)
-                except KubeRefused as error:
-                    failures.append(error)
+                origin = Origin(name, rule.name)
+                triggers |= self._of_downstream(origin, rule, refusals)
             if rule.existing:
-                triggers |= self._existing.triggers(ready.ir, rule)
+                triggers |= self._existing.triggers(
+                    ready.ir, rule, on_refused=refusals.add
+                )
             for trigger in triggers.values():
                 yield Task(GENERATE, name, rule.name, trigger)
         for one in ready.mutates.values():
             if one.on_policy_update:
-                for trigger in self._existing.triggers(ready.ir, one).values():
+                found = self._existing.triggers(ready.ir, one, on_refused=refusals.add)
+                for trigger in found.values():
                     yield Task(MUTATE, name, one.name, trigger)
 
-    def _of_downstream(self, origin: Origin, rule: GenerateRule) -> dict[str, Trigger]:
+    def _of_downstream(
+        self, origin: Origin, rule: GenerateRule, refusals: Refusals
+    ) -> dict[str, Trigger]:
         """Return the triggers of a rule's objects: those there are, and lost ones.
 
         An object of the last sync that is gone was deleted; if admission did not see
@@ -212,14 +253,17 @@ class PolicyEvents:
         """
         selector = rule_selector(origin)
         now: dict[_Place, Trigger] = {}
-        for found in self._downstream.find(selector, rule.downstream_kinds()):
-            trigger = trigger_of(found.labels)
-            if trigger is not None:
-                resource = found.resource
-                now[_Place(resource.group, resource.plural, *found.key)] = trigger
+        known = len(refusals)
+        with refusals.kept():
+            for found in self._downstream.find(selector, rule.downstream_kinds()):
+                trigger = trigger_of(found.labels)
+                if trigger is not None:
+                    resource = found.resource
+                    now[_Place(resource.group, resource.plural, *found.key)] = trigger
         with self._lock:
             before = self._known.get(origin) or {}
-            self._known[origin] = now
+            # Whether the others are gone is not known after a refusal.
+            self._known[origin] = {**before, **now} if len(refusals) > known else now
         wanted = [one for place, one in before.items() if place not in now]
         if rule.copies_data:
             wanted += now.values()

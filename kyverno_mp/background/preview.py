@@ -96,7 +96,9 @@ class Previewer:
     ) -> list[Trigger]:
         """Return those that match, and those that generated before."""
         triggers = self.existing.triggers(
-            policy.ir, rule, on_refused=found.problems.append
+            policy.ir,
+            rule,
+            on_refused=lambda error: found.problems.append(error.message),
         )
         if rule.synchronizes:
             selector = rule_selector(Origin(policy.stored.name, rule.name))

@@ -26,6 +26,7 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.limits import CLEANUP_SHOWN_MAX
+from kyverno_mp.program.secrecy import reason_for
 from kyverno_mp.values.jsonvalue import Json
 
 _THREADS: Final = 4
@@ -195,14 +196,16 @@ class Batcher:
         return None
 
     def _fail(self, candidate: Candidate, error: DependencyError) -> None:
+        # A webhook that refuses the deletion may quote the object.
+        reason = reason_for(candidate.resource.kind, error)
         if error.code == "kube.forbidden":
-            self._forbid(candidate, error.message)
+            self._forbid(candidate, reason)
             return
         with self._lock:
             self.batch.failed += 1
             if len(self.batch.reasons) < CLEANUP_SHOWN_MAX:
-                self.batch.reasons[f"{candidate.shown}: {error.message}"] = None
-        self._recorder.failed(candidate, error.message)
+                self.batch.reasons[f"{candidate.shown}: {reason}"] = None
+        self._recorder.failed(candidate, reason)
 
     def _forbid(self, candidate: Candidate, reason: str) -> None:
         with self._lock:

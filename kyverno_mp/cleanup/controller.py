@@ -72,8 +72,8 @@ class CleanupController:
         """Namespaces with a run in progress."""
         self._reported: dict[Key, object] = {}
         """The version of each policy that was reported as invalid."""
-        self._refused: dict[Key, str] = {}
-        """Why the runs of policies that are due cannot be recorded."""
+        self._refused: dict[Key, tuple[object, str]] = {}
+        """The versions of policies that are due, and why no run can be recorded."""
 
     def reconcile(self, key: str) -> Result:
         """Start or resume the run of one policy if it is due.
@@ -86,6 +86,7 @@ class CleanupController:
         if stored is None:
             self._forget((namespace, name))
             return Result()
+        self._drop_refusal_of_older(stored)
         try:
             policy = self._compile(stored)
         except PolicyInvalid as error:
@@ -99,6 +100,7 @@ class CleanupController:
             return Result()
         left_s = 0.0 if due_s is None else due_s - self._now_s()
         if left_s > 0 and not stored.is_running:
+            self._drop_refusal(stored.key)
             return Result(after_s=min(left_s, _RESYNC_S))
         if not self._enter(stored.namespace):
             return Result(after_s=_BUSY_S)
@@ -109,8 +111,7 @@ class CleanupController:
             raise
         finally:
             self._leave(stored.namespace)
-        with self._lock:
-            self._refused.pop(stored.key, None)
+        self._drop_refusal(stored.key)
         return done
 
     def stop(self) -> None:
@@ -123,20 +124,32 @@ class CleanupController:
     def problems(self) -> list[str]:
         """Return why policies that are due cannot run."""
         with self._lock:
-            return list(self._refused.values())
+            return [text for _, text in self._refused.values()]
 
     def _report_refused(self, stored: StoredPolicy, error: KubeRefused) -> None:
         """Report once that a run cannot be recorded: no status says so."""
         text = f"clean-up policy {stored.shown} cannot run: {error.message}"
         with self._lock:
-            known, self._refused[stored.key] = self._refused.get(stored.key), text
-        if known != text:
+            known = self._refused.get(stored.key)
+            self._refused[stored.key] = stored.version, text
+        if known is None or known[1] != text:
             dependencies = self._dependencies
             recorder = RunRecorder(
                 stored, "", dependencies.events, dependencies.metrics
             )
             recorder.error(text)
             recorder.count_error("")
+
+    def _drop_refusal(self, key: Key) -> None:
+        with self._lock:
+            self._refused.pop(key, None)
+
+    def _drop_refusal_of_older(self, stored: StoredPolicy) -> None:
+        """Forget why an older version could not run: this one may not be due at all."""
+        with self._lock:
+            known = self._refused.get(stored.key)
+            if known is not None and known[0] != stored.version:
+                del self._refused[stored.key]
 
     def _enter(self, namespace: str) -> bool:
         """Reserve a run for a namespace; False when it, or too many others, have one.

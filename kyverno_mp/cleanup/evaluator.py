@@ -27,6 +27,7 @@ from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import ApiCalls, ApiRequest, ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.secrecy import reason_for
 from kyverno_mp.queues import clock as queues_clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
@@ -92,7 +93,7 @@ class Evaluator:
     def evaluate(
         self, resource: Resource, raw: Json, *, is_final: bool = False
     ) -> tuple[Verdict, str]:
-        """Return the verdict on an object, and why it is undecided.
+        """Return the verdict on an object, and why it is undecided: fit for all eyes.
 
         ``is_final``: a deletion follows at once, so the labels of the namespace are
         read live, where the policy depends on them. Raises: DependencyError, then only.
@@ -107,13 +108,13 @@ class Evaluator:
             request = _request(resource, raw)
             live = self._live_labels(request.namespace) if is_final else None
         except InputError as error:
-            return Verdict.UNDECIDED, error.message
+            return Verdict.UNDECIDED, reason_for(resource.kind, error)
         try:
             return self._evaluate(request, live)
         except NamespaceGone:
             return Verdict.IGNORED, ""
         except (InputError, DependencyError, SnapshotUnusable) as error:
-            return Verdict.UNDECIDED, error.message
+            return Verdict.UNDECIDED, reason_for(resource.kind, error)
 
     def _evaluate(
         self, request: Request, live: dict[str, str] | None

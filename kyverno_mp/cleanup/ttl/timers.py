@@ -28,6 +28,7 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import CLEANUP_TTL_TIMERS_MAX
+from kyverno_mp.program.secrecy import reason_for
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import TTL_DELETED, TTL_ERRORS
 from kyverno_mp.telemetry.log import fields
@@ -153,7 +154,8 @@ class Timers:
             raise
         except KubeRefused as error:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
-            _log.warning("TTL deletion refused", extra=fields(reason=error.message))
+            reason = reason_for(resource.kind, error)
+            _log.warning("TTL deletion refused", extra=fields(reason=reason))
             return _FORBIDDEN_S
         except DependencyError:
             self._dependencies.metrics.count(TTL_ERRORS, labels)

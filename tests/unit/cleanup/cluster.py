@@ -219,7 +219,7 @@ def running_cleanup(dependencies: CleanupDependencies) -> Iterator[threading.Thr
         assert not thread.is_alive()
 
 
-def policy(
+def policy(  # noqa: PLR0913 - the parts of an object
     api: FakeApi,
     name: str = "p",
     *,
@@ -227,6 +227,7 @@ def policy(
     created_s: float = 0,
     status: Json = None,
     annotations: Json = None,
+    generation: int = 1,
     **spec: Json,
 ) -> Json:
     """Store a policy that deletes ConfigMaps once a minute by default."""
@@ -235,7 +236,7 @@ def policy(
     base = NAMESPACED.format(namespace) if namespace else CLUSTER
     metadata = {
         "creationTimestamp": at(created_s),
-        "generation": 1,
+        "generation": generation,
         "annotations": annotations or {},
     }
     return api.put(

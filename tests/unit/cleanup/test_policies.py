@@ -352,6 +352,36 @@ def test_a_status_that_may_not_be_written_is_told_once(
         assert one.cleanup.problems() == []
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"conditions": {"none": []}},
+        {"schedule": "0 0 30 2 *"},
+        {"schedule": "0 0 1 2 *"},
+    ],
+    ids=["invalid", "never due", "due later"],
+)
+def test_a_refusal_of_an_older_version_is_forgotten(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded, edit: Json
+) -> None:
+    """/healthz would be red because of a run that nobody wants any more."""
+    serve_kinds(api)
+    policy(api)
+    config_map(api, "one")
+    clock.turn(61)
+    api.fault("PUT .*clustercleanuppolicies/p/status", *[403] * 50)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        [problem] = one.cleanup.problems()
+        assert "cannot run" in problem
+        policy(api, generation=2, **edit)
+        one.settle()
+        clock.turn(20)
+        one.settle()
+        assert one.cleanup.problems() == []
+        assert names(api) == ["a/one"]
+
+
 @pytest.mark.parametrize("where", ["Role", "resourceNames", "named namespaces"])
 def test_narrow_grants_are_honoured(api: FakeApi, due: Any, where: str) -> None:
     """A policy would need wider permissions than it uses."""

@@ -41,7 +41,7 @@ class FakeApi:
         self.faults: list[tuple[str, Json]] = []
         """(regex of "METHOD path", what): int = status, ("retry", status, seconds),
         "cut" = close without an answer, "hang" = no answer on an open connection,
-        "expire" = 410 of this page."""
+        "expire" = 410 of this page, an object = this Status."""
         self.answers: dict[str, Json] = {}
         """Fixed answers of GET by path, e.g. discovery documents."""
         self.may: Callable[[Json], bool] = lambda _attributes: True
@@ -283,6 +283,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         elif fault == "expire":
             self._status(410, "Expired")
+        elif isinstance(fault, dict):
+            self._json(fault["code"], {"kind": "Status", **fault})
         elif isinstance(fault, tuple):
             _, code, seconds = fault
             self._status(code, "TooManyRequests", {"Retry-After": str(seconds)})

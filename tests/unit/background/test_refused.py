@@ -1,0 +1,204 @@
+"""What the API server refuses stops nothing else, and is done after a grant."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.background.admission import User
+from tests.unit.background.world import (
+    CONFIG_MAPS,
+    MATCHED,
+    POLICIES,
+    SECRETS,
+    Term,
+    policy,
+    requests_left,
+    rule,
+    stored,
+    term,
+    trigger,
+)
+from tests.unit.cleanup.cluster import resource, serve_kinds
+from tests.unit.kube.fake_api import FakeApi
+
+Json = Any
+_WIDGET: Json = {"apiVersion": "example.io/v1", "kind": "Widget"}
+_WIDGETS = "/apis/example.io/v1/namespaces/a/widgets"
+_LISTS = r"GET /apis/example.io/v1/widgets\?"
+_MAPS = CONFIG_MAPS.format("a")
+_FOR_EVER = [403] * 1000
+
+
+@pytest.fixture
+def api(api: FakeApi) -> FakeApi:
+    """A cluster that serves Widgets."""
+    one = resource("widgets", "Widget")
+    kind = {**one["responseKind"], "group": "example.io"}
+    serve_kinds(api, ("example.io", "v1", [{**one, "responseKind": kind}]))
+    trigger(api)
+    return api
+
+
+@pytest.fixture
+def one(api: FakeApi) -> Iterator[Term]:
+    with term(api) as found:
+        yield found
+
+
+def _both(widget: str = "w", made: str = "c", **more: Json) -> Json:
+    """Return a rule that generates a Widget and then a ConfigMap."""
+    each = [
+        {**_WIDGET, "list": widget, "data": {"spec": {}}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "list": made, "data": {}},
+    ]
+    foreach = [
+        {
+            "list": f"['{item['list']}-t']",
+            "apiVersion": item["apiVersion"],
+            "kind": item["kind"],
+            "name": "{{element}}",
+            "namespace": "a",
+            "data": item["data"],
+        }
+        for item in each
+    ]
+    found = rule()
+    found["generate"] = {
+        "synchronize": True,
+        "generateExisting": True,
+        "foreach": foreach,
+        **more,
+    }
+    return found
+
+
+def _maps(name: str = "maps", **more: Json) -> Json:
+    return rule(name, data={"data": {"a": "b"}}, generateExisting=True, **more)
+
+
+@pytest.mark.parametrize("verb", ["GET", "DELETE"])
+def test_a_removed_rule_does_not_stop_the_others(
+    api: FakeApi, one: Term, verb: str
+) -> None:
+    """A new rule would wait until the objects of an old one can be deleted."""
+    policy(api, _both())
+    one.settle()
+    assert stored(api, f"{_WIDGETS}/w-t")
+    api.fault(_LISTS if verb == "GET" else "DELETE .*/widgets/", *_FOR_EVER)
+    policy(api, _maps(), generation=2)
+    one.settle()
+    assert stored(api, f"{_MAPS}/c-t") is None
+    assert stored(api, f"{_MAPS}/out-t")
+    assert stored(api, f"{_WIDGETS}/w-t")
+    api.faults.clear()
+    one.pass_s(300)
+    assert stored(api, f"{_WIDGETS}/w-t") is None
+
+
+def test_a_rule_that_generates_elsewhere(api: FakeApi, one: Term) -> None:
+    """Objects elsewhere would never be made: no label names their triggers."""
+    policy(api, _both())
+    one.settle()
+    assert stored(api, f"{_MAPS}/c-t")
+    api.fault(_LISTS, *_FOR_EVER)
+    policy(api, _both(made="d", generateExisting=False), _maps(), generation=3)
+    one.settle()
+    assert stored(api, f"{_MAPS}/d-t")
+    assert stored(api, f"{_MAPS}/out-t")
+
+
+@pytest.mark.parametrize("status", [403, 500])
+def test_objects_whose_labels_cannot_be_taken(
+    api: FakeApi, one: Term, status: int
+) -> None:
+    """Those whose labels were taken before the failure would never be followed."""
+    trigger(api, "s")
+    policy(api, _maps())
+    one.settle()
+    moved = _maps()
+    moved["generate"]["name"] = "new-{{request.object.metadata.name}}"
+    del moved["generate"]["generateExisting"]
+    # The names of both are sorted: the labels of the first one are gone already.
+    api.fault("(PUT|PATCH) .*/configmaps/out-t", *[status] * 12)
+    policy(api, moved, generation=2)
+    one.settle()
+    one.pass_s(600)
+    assert stored(api, f"{_MAPS}/new-s")
+    assert stored(api, f"{_MAPS}/new-t")
+
+
+def test_triggers_that_cannot_be_listed(api: FakeApi, one: Term) -> None:
+    """After a grant nothing would happen before the next scan."""
+    made = _maps()
+    more = {"resources": {"kinds": ["Widget"]}}
+    made["match"]["any"].insert(0, more)
+    api.put(f"{_WIDGETS}/late", **_WIDGET, metadata={"labels": MATCHED})
+    api.fault(_LISTS, *_FOR_EVER)
+    policy(api, made)
+    one.settle()
+    assert stored(api, f"{_MAPS}/out-t")
+    api.faults.clear()
+    one.pass_s(120)
+    assert stored(api, f"{_MAPS}/out-late")
+
+
+def test_a_trigger_goes(api: FakeApi, one: Term, tmp_path: Path) -> None:
+    """Its ConfigMap would stay because nobody can list Widgets."""
+    api.remove(f"{SECRETS.format('a')}/t")
+    user = User(api, tmp_path / "journals")
+    fields = {"apiVersion": "v1", "kind": "Secret", "metadata": {"labels": MATCHED}}
+    policy(api, _both())
+    one.settle()
+    user.create(f"{SECRETS.format('a')}/t", **fields)
+    one.settle()
+    assert stored(api, f"{_MAPS}/c-t")
+    api.fault(_LISTS, *_FOR_EVER)
+    user.delete(f"{SECRETS.format('a')}/t")
+    one.pass_s(5)
+    assert stored(api, f"{_MAPS}/c-t") is None
+    assert stored(api, f"{_WIDGETS}/w-t")
+    api.faults.clear()
+    one.pass_s(300)
+    assert stored(api, f"{_WIDGETS}/w-t") is None
+    user.close()
+
+
+def test_a_policy_goes_with_objects_that_cannot_be_deleted(
+    api: FakeApi, one: Term
+) -> None:
+    """The objects after the refused one would stay."""
+    policy(api, _both())
+    one.settle()
+    api.fault("DELETE .*/widgets/", *_FOR_EVER)
+    api.remove(f"{POLICIES}/p")
+    one.settle()
+    assert stored(api, f"{_MAPS}/c-t") is None
+    api.faults.clear()
+    one.pass_s(300)
+    assert stored(api, f"{_WIDGETS}/w-t") is None
+
+
+def test_lost_triggers(api: FakeApi, tmp_path: Path) -> None:
+    """A rule whose objects cannot be listed would keep the others from theirs."""
+    api.remove(f"{SECRETS.format('a')}/t")
+    user = User(api, tmp_path / "journals", most=1)
+    policy(api, rule("widgets", **_WIDGET, data={"spec": {}}), _maps())
+    given = {"apiVersion": "v1", "kind": "Secret", "metadata": {"labels": MATCHED}}
+    with term(api) as one:
+        one.settle()
+        api.fault(_LISTS, *_FOR_EVER)
+        user.write = lambda: None  # type: ignore[method-assign]
+        for name in ("first", "lost"):
+            user.create(f"{SECRETS.format('a')}/{name}", **given)
+        del user.write
+        user.write()
+        one.pass_s(40)
+        assert stored(api, f"{_MAPS}/out-lost")
+        assert requests_left(api)
+        api.faults.clear()
+        one.pass_s(300)
+        assert stored(api, f"{_WIDGETS}/out-lost")
+        assert requests_left(api) == []
+    user.close()
