@@ -30,7 +30,7 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
-from kyverno_mp.limits import REPORTS_WATCHES_MAX
+from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WATCHES_MAX
 from kyverno_mp.reports.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.entries import Subject
@@ -93,6 +93,8 @@ class Scan:
         self.problem = ""
         self.left_out = 0
         """Kinds that are not scanned, because there are too many."""
+        self._awaited_s: float | None = None
+        """Since when kinds of admission policies are awaited."""
         self._swept: Plan | None = None
         self._labels_at = 0
         self._labels: Mapping[str, bytes] | None = None
@@ -135,13 +137,14 @@ class Scan:
             return
         served_changed = self._kinds.refresh()
         self.admission.follow(self._kinds.served)
-        if not self.admission.is_known:
-            # Rows of these policies would be taken for outdated.
+        if self._is_waiting():
             return
         is_current = segment.generation == self.plan.generation
         if is_current and not served_changed and not self.admission.has_changed:
             return
-        plan = plan_of(segment, self._types(), self.admission.rules())
+        # Before the rules: a kind that becomes known meanwhile keeps its rows.
+        unknown = self.admission.unknown
+        plan = plan_of(segment, self._types(), self.admission.rules(), unknown)
         wanted = {
             (one.group, one.plural): one
             for one in self._kinds.of(plan.selectors, plan.named)
@@ -153,6 +156,20 @@ class Scan:
         for key, resource in wanted.items():
             self._take_up(key, resource, plan.of(resource))
         self.left_out = len(wanted) - len(self.resources)
+
+    def _is_waiting(self) -> bool:
+        """Return whether the plan waits for admission policies.
+
+        They usually come soon. After a time it is made without them, and rows that may
+        be theirs stay.
+        """
+        now_s = self._clock_s()
+        if not self.admission.is_awaited:
+            self._awaited_s = None
+            return False
+        if self._awaited_s is None:
+            self._awaited_s = now_s
+        return now_s - self._awaited_s < REPORTS_ADMISSION_POLICIES_S_MAX
 
     def _types(self) -> tuple[str, ...]:
         settings = self._dependencies.settings

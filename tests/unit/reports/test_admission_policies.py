@@ -9,14 +9,18 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
 from kyverno_mp.reports import admission_policies
 from tests.unit.cleanup.cluster import resource, serve_kinds
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.reports.test_merging import ONCE, review, row, waits
 from tests.unit.reports.world import (
     CLUSTER_REPORTS,
     NAMESPACES,
+    Term,
     World,
     pod,
+    policy,
     report_of,
     results,
     term,
@@ -34,6 +38,8 @@ _PODS = {
     "operations": ["CREATE"],
     "resources": ["pods"],
 }
+_POLICY_LISTS = r"^GET .*/validatingadmissionpolicies\?"
+_BOTH = [("p", "r", "fail"), ("vap", "vap", "fail")]
 _MUTATES = {"reports_mutating_admission_policies": True}
 
 
@@ -254,21 +260,116 @@ def test_a_new_holder_writes_nothing(api: FakeApi, world: World) -> None:
     assert results(report_of(api, raw)) == [("vap", "vap", "fail")]
 
 
-def test_without_permission_all_else_is_reported(api: FakeApi, world: World) -> None:
-    """The watch is named in the health of the pool."""
-    from tests.unit.reports.world import policy
+def _has_failed(informer: Any, times: int) -> bool:
+    """Return whether it failed so often; its pauses between attempts are cut short."""
+    informer.retry_now()
+    return bool(informer.failures >= times)
 
+
+def _with_rows_of_both(api: FakeApi, world: World) -> Json:
+    """Return a Pod whose report has a row of a ClusterPolicy and one of another."""
+    _validating(api)
+    _bind(api)
     world.serve(policy())
     raw = pod(api)
-    api.fault("^GET .*validatingadmissionpolicies", *[403] * 99)
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == _BOTH
+    return raw
+
+
+def _work(one: Term) -> None:
+    """Do what is due, with a watch that fails."""
+    one.reports.scan.tick()
+    for each in one.reports.scan.resources.values():
+        assert each.watch.informer.wait_synced(20)
+    one.reports.dispatch.work_due()
+    one.reports.scan.tick()
+
+
+def test_rows_stay_while_the_policies_cannot_be_listed(
+    api: FakeApi, world: World
+) -> None:
+    """REPORTS_ADMISSION_POLICIES_S_MAX: all else waits only so long.
+
+    Results of reviews wait, too: without a plan every rule would be unknown.
+    """
+    raw = _with_rows_of_both(api, world)
+    world.serve(policy(), ONCE)
+    api.fault(_POLICY_LISTS, *[503] * 999)
+    with term(api, world) as one:
+        reports = one.reports
+        reports.scan.tick()
+        informer, bindings = reports.scan.admission.informers
+        assert bindings.wait_synced(20)
+        wait_for(lambda: _has_failed(informer, 1))
+        followed = reports.merging.results.informer
+        followed.start()
+        try:
+            review(api, raw, row("once"), at_s=-3600)
+            newest = api.version
+            wait_for(lambda: int(followed.notified_version or 0) >= newest)
+            reports.scan.tick()
+            assert not reports.scan.plan.generation
+            assert not reports.merging.results.step(reports.merging.merge)
+            assert results(report_of(api, raw)) == _BOTH
+            assert waits(api)
+            one.time.now_s += REPORTS_ADMISSION_POLICIES_S_MAX
+            _work(one)
+            assert reports.scan.plan.generation
+            assert reports.merging.results.step(reports.merging.merge)
+        finally:
+            followed.stop()
+        assert results(report_of(api, raw)) == [("once", "r", "pass"), *_BOTH]
+        world.serve(ONCE)
+        _work(one)
+        assert results(report_of(api, raw)) == [("once", "r", "pass"), _BOTH[1]]
+        api.remove(f"{_V1}/validatingadmissionpolicies/vap")
+        api.faults.clear()
+        informer.retry_now()
+        assert informer.wait_synced(20)
+        one.settle()
+        assert results(report_of(api, raw)) == [("once", "r", "pass")]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(403, _BOTH), (404, [("p", "r", "fail")])]
+)
+def test_a_refusal_is_no_proof_that_there_are_none(
+    api: FakeApi, world: World, status: int, expected: Json
+) -> None:
+    """K8S: 404 is the answer for a resource that is not served."""
+    raw = _with_rows_of_both(api, world)
+    api.fault(_POLICY_LISTS, *[status] * 999)
     with term(api, world) as one:
         one.reports.scan.tick()
-        [informer, _] = one.reports.scan.admission.informers
-        while informer.failures < 3:
-            informer.retry_now()
+        informer, bindings = one.reports.scan.admission.informers
+        assert bindings.wait_synced(20)
+        wait_for(lambda: _has_failed(informer, 1))
+        _work(one)
+        assert results(report_of(api, raw)) == expected
+
+
+def test_rows_go_when_the_setting_is_off(api: FakeApi, world: World) -> None:
+    raw = _with_rows_of_both(api, world)
+    with term(api, world, reports_validating_admission_policies=False) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+def test_without_permission_all_else_is_reported(api: FakeApi, world: World) -> None:
+    """The watch is named in the health of the pool."""
+    world.serve(policy())
+    raw = pod(api)
+    api.fault(_POLICY_LISTS, *[403] * 99)
+    with term(api, world) as one:
+        one.reports.scan.tick()
+        informer, bindings = one.reports.scan.admission.informers
+        wait_for(lambda: _has_failed(informer, 3))
+        assert bindings.wait_synced(20)
         one.reports.scan.tick()
         [pods] = [each.watch.informer for each in one.reports.scan.resources.values()]
-        assert pods.wait_synced(5)
+        assert pods.wait_synced(20)
         one.reports.dispatch.work_due()
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
         assert "validatingadmissionpolicies" in " ".join(one.reports.problems())
