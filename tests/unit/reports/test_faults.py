@@ -12,7 +12,7 @@ from kyverno_mp.reports import evaluator, objects, scan, start
 from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.dispatch import Dispatch
 from kyverno_mp.reports.feed import Feed, Item
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     REPORTS,
     labelled,
@@ -139,6 +139,31 @@ def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
     assert "secret text" not in str(report)
 
 
+@pytest.mark.parametrize("broken", ["link_policy", "public_row_of"])
+def test_an_unexpected_error_ends_no_evaluator(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """The object is looked at once more, and its report stays as it is meanwhile."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    works = getattr(evaluator, broken)
+    faults = [RuntimeError("secret text")]
+
+    def fails_once(*given: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return works(*given)
+
+    monkeypatch.setattr(evaluator, broken, fails_once)
+    with term(api, world) as one:
+        one.settle()
+        assert report_of(api, raw) is None
+        assert not one.recorded.total("kyverno_mp_controller_defects_total")
+        one.pass_s(2)
+        assert results(report_of(api, raw)) == FAILS
+
+
 def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -> None:
     """Its answer would bring back rows of a rule that is gone."""
     world = new_cluster(api)
@@ -166,9 +191,13 @@ def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
         one.reports.scan.tick()
         secrets = one.reports.scan.resources["", "secrets"].watch.informer
         pods = one.reports.scan.resources["", "pods"].watch.informer
-        assert pods.wait_synced(5)
-        while secrets.failures < 3:
+        assert pods.wait_synced(20)
+
+        def has_failed() -> bool:
             secrets.retry_now()
+            return secrets.failures >= 3
+
+        wait_for(has_failed)
         one.reports.dispatch.work_due()
         assert results(report_of(api, raw)) == FAILS
         [problem] = one.reports.problems()

@@ -144,7 +144,10 @@ class Term:
         objects = LiveObjects(client, LiveKinds(lambda: None, client))
         evaluator = BatchEvaluator(
             world.policies,
-            Engine(ClusterData(namespaces=namespaces, objects=objects), clock),
+            Engine(
+                ClusterData(namespaces=namespaces, objects=objects, scopes=objects),
+                clock,
+            ),
             namespaces,
             types=frozenset(known.reports_of.split(",")),
             results=frozenset(known.reports_results.split(",")),
