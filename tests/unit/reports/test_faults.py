@@ -1,20 +1,29 @@
 """Reports after failures are those that a fresh scan gives; and the bounds."""
 
 import threading
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
 
-from kyverno_mp.errors import StateError
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    KubeRefused,
+    KubeUnavailable,
+    StateError,
+)
 from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.watch import list_pages
 from kyverno_mp.reports import evaluator, objects, scan, start
 from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.dispatch import Dispatch
 from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.scan import Scanned
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     REPORTS,
+    Term,
     labelled,
     new_cluster,
     pod,
@@ -27,6 +36,7 @@ from tests.unit.reports.world import (
 
 Json = Any
 FAILS = [("p", "r", "fail")]
+_SECRET_LISTS = r"^GET .*/secrets\?limit"
 
 
 @pytest.mark.parametrize("fault", [500, 409, 403, "cut"])
@@ -220,7 +230,7 @@ def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
             }
         api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
         one.catch_up()
-        api.fault(r"^GET .*/secrets\?limit", *[503] * 100)
+        api.fault(_SECRET_LISTS, *[503] * 100)
         for each in (secrets, pods):
             each.due.add("")
         one.reports.scan.tick()
@@ -228,10 +238,98 @@ def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == FAILS
         assert "HTTP 503" in one.reports.scan.problem
         assert (secrets.due, pods.due) == ({""}, set())
+        lists = api.count(_SECRET_LISTS)
+        one.reports.scan.tick()
+        assert api.count(_SECRET_LISTS) == lists
+        assert "HTTP 503" in one.reports.scan.problem
         api.faults.clear()
+        one.time.now_s += 1
         one.reports.scan.tick()
         assert not secrets.due
         assert not one.reports.scan.problem
+
+
+def _due(api: FakeApi, one: Term) -> tuple[Scanned, Scanned]:
+    """Let Secrets be due, and then Pods, whose report is gone; return both."""
+    resources = one.reports.scan.resources
+    secrets, pods = resources["", "secrets"], resources["", "pods"]
+    one.reports.scan.resources = {("", "secrets"): secrets, ("", "pods"): pods}
+    for each in (secrets, pods):
+        each.mark([""], one.time.now_s)
+    return secrets, pods
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        DeadlinePassed("kube.deadline", "too slow"),
+        KubeRefused("kube.forbidden", "forbidden"),
+        KubeUnavailable("kube.server", "HTTP 503"),
+        KubeUnavailable("kube.answer", "not a list"),
+    ],
+    ids=lambda error: str(error.code),
+)
+def test_a_list_that_fails_stops_no_other_and_comes_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """After a pause that grows, up to five minutes."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
+    raw = pod(api)
+    tries: list[float] = []
+
+    def failing(client: Any, scope: Any) -> Any:
+        if scope.resource.plural == "secrets":
+            tries.append(one.time.now_s - one.time.start_s)
+            raise fault
+        return list_pages(client, scope)
+
+    with term(api, world) as one:
+        one.settle()
+        api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
+        one.catch_up()
+        monkeypatch.setattr(scan, "list_pages", failing)
+        secrets, pods = _due(api, one)
+        one.settle()
+        assert results(report_of(api, raw)) == FAILS
+        assert (secrets.due, pods.due) == ({""}, set())
+        for _ in range(1200):
+            one.time.now_s += 1
+            one.reports.scan.tick()
+        pauses = [round(b - a) for a, b in pairwise(tries)]
+        assert pauses[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+        assert set(pauses[9:]) == {300}
+        monkeypatch.setattr(scan, "list_pages", list_pages)
+        one.pass_s(300)
+        assert not secrets.due
+        assert not one.reports.scan.problem
+
+
+def test_an_object_that_cannot_be_read_hides_no_other(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the list is evaluated."""
+    world = new_cluster(api)
+    world.serve(policy())
+    pod(api, "a")
+    raw = pod(api, "b")
+    with term(api, world) as one:
+        one.settle()
+        api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
+        one.catch_up()
+        [pods] = one.reports.scan.resources.values()
+        works = pods.watch.evaluate
+
+        def evaluate(found: Any, since_s: float) -> None:
+            if b'"name":"a"' in bytes(found).replace(b" ", b""):
+                raise msgspec.DecodeError("broken")
+            works(found, since_s)
+
+        monkeypatch.setattr(pods.watch, "evaluate", evaluate)
+        pods.mark([""], one.time.now_s)
+        one.settle()
+        assert results(report_of(api, raw)) == FAILS
+        assert not pods.due
 
 
 def test_kinds_beyond_the_limit_are_named(
