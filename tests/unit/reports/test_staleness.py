@@ -1,5 +1,6 @@
 """How old a change is when its report has it, and what the periodic scan finds."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -7,11 +8,16 @@ import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.kube.resource import core
+from kyverno_mp.policy.metrics_configuration import Exposure, MetricsConfiguration
 from kyverno_mp.pool import metrics
 from kyverno_mp.pool.metrics import PoolMetrics
 from kyverno_mp.reports import start
 from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.telemetry.collect import merge, views
+from kyverno_mp.telemetry.expose import render
 from kyverno_mp.telemetry.families import REPORTS_STALENESS
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     REPORTS,
@@ -117,6 +123,20 @@ def test_failures_that_are_remembered_are_bounded(
             api.remove(f"/api/v1/namespaces/a/pods/x{n}")
         one.pass_s(2)
         assert not one.reports._outdated
+
+
+def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
+    """What fails is tried again after up to five minutes; an operator may decide."""
+    recorder = Recorder(Page.claim(tmp_path, "reports"), 100)
+    for seconds in (1.0, 400.0):
+        recorder.series(REPORTS_STALENESS).observe(("scan",), seconds)
+    text = render(merge(views(tmp_path)), {})
+    for bound, count in (("1", 1), ("300", 1), ("600", 2), ("+Inf", 2)):
+        assert f'{_NAME}_bucket{{cause="scan",le="{bound}"}} {count}\n' in text
+    chosen = MetricsConfiguration(exposure={_NAME: Exposure(bucket_boundaries=(9.0,))})
+    text = render(merge(views(tmp_path), chosen), {}, chosen)
+    assert f'{_NAME}_bucket{{cause="scan",le="9"}} 1\n' in text
+    assert 'le="600"' not in text
 
 
 def test_observations_that_nobody_takes_are_bounded(
