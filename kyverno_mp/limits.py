@@ -718,6 +718,10 @@ REPORTS_POLICIES_BYTES_MAX = 2 * 1024 * 1024
 """Admission policies of the API server itself that are reported, with their bindings.
 Each batch brings those of its kind to an evaluator; a hundred have some 200 KiB."""
 
+REPORTS_ADMISSION_POLICIES_S_MAX = 30
+"""Time in which scans wait for the first list of these policies. Then scans begin
+without them; rows in reports that may be theirs stay."""
+
 REPORTS_RETRIES_MAX = 100_000
 """Objects that are looked at once more after a failure; about 300 bytes each. What does
 not fit is found by the next scan of its kind."""

@@ -61,9 +61,13 @@ class MetricsConfiguration(msgspec.Struct, frozen=True, kw_only=True):
         """Return how a metric is shown."""
         return self.exposure.get(metric.removesuffix(_COUNTER), _AS_IT_IS)
 
-    def buckets_of(self, metric: str) -> tuple[float, ...]:
-        """Return the bucket boundaries of a histogram."""
-        return self.exposure_of(metric).bucket_boundaries or self.bucket_boundaries
+    def buckets_of(self, metric: str, own: tuple[float, ...] = ()) -> tuple[float, ...]:
+        """Return the bucket boundaries of a histogram.
+
+        ``own``: those of a metric that the general ones do not fit.
+        """
+        chosen = self.exposure_of(metric).bucket_boundaries
+        return chosen or own or self.bucket_boundaries
 
 
 _AS_IT_IS: Final = Exposure()

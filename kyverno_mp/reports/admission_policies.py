@@ -41,7 +41,8 @@ _PLURALS: Final = {
 }
 _VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1beta1", "v1alpha1")}
 """The versions that can be evaluated, newest first."""
-_REFUSED: Final = re.compile(r"HTTP 40[34]\b")
+_REFUSED: Final = re.compile(r"HTTP 403\b")
+_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 _DIGEST_BYTES: Final = 16
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 Served = Callable[[str, str], Resource | None]
@@ -138,9 +139,16 @@ class _Kind:
 
     @property
     def is_known(self) -> bool:
-        """All were listed, or the API server refuses to list them."""
+        """All were listed, or the API server does not serve them."""
         return all(
-            one.synced or _REFUSED.search(one.last_error) for one in self.informers
+            one.synced or _NOT_SERVED.search(one.last_error) for one in self.informers
+        )
+
+    @property
+    def is_refused(self) -> bool:
+        """The API server does not let us list them, which may stay so."""
+        return any(
+            not one.synced and _REFUSED.search(one.last_error) for one in self.informers
         )
 
     def rules(self) -> list[ScannedRule]:
@@ -163,7 +171,7 @@ class AdmissionPolicies:
         self._kinds: dict[str, _Kind] = {}
         self._wanted = _wanted(settings)
         self._changes = 0
-        self._read = -1
+        self._read: tuple[int, frozenset[str]] | None = None
         self._rules: tuple[ScannedRule, ...] = ()
         self.left_out = 0
         """Policies that are not reported, because there are too many."""
@@ -196,24 +204,31 @@ class AdmissionPolicies:
         return [one for kind in self._kinds.values() for one in kind.informers]
 
     @property
-    def is_known(self) -> bool:
-        """Whether ``rules`` has all policies.
+    def unknown(self) -> frozenset[str]:
+        """The kinds whose policies ``rules`` lacks; rows in reports may be theirs."""
+        kinds = self._kinds.values()
+        return frozenset(one.kind for one in kinds if not one.is_known)
 
-        Before, rows of these policies in reports would be taken for outdated.
-        """
-        return all(one.is_known for one in self._kinds.values())
+    @property
+    def is_awaited(self) -> bool:
+        """Whether some kind will probably be known soon."""
+        return any(
+            not one.is_known and not one.is_refused for one in self._kinds.values()
+        )
 
     @property
     def has_changed(self) -> bool:
         """Whether ``rules`` may return something else than before."""
-        return self._read != self._changes
+        return self._read != (self._changes, self.unknown)
 
     def rules(self) -> tuple[ScannedRule, ...]:
         """Return the policies as rules of the plan."""
-        if self._read == self._changes:
+        # First: a change from now on makes another version. An informer that has no
+        # objects changes nothing, but makes its kind known.
+        now = (self._changes, self.unknown)
+        if self._read == now:
             return self._rules
-        # First: a change from now on makes another version.
-        self._read = self._changes
+        self._read = now
         left = REPORTS_POLICIES_BYTES_MAX
         rules: list[ScannedRule] = []
         found = [one for kind in self._kinds.values() for one in kind.rules()]

@@ -8,6 +8,7 @@ Source: Kyverno pkg/admissionpolicy/{validate,mutate}.go; docs/reports.md.
 An object is evaluated as if somebody unknown created it, as for other rules.
 """
 
+import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +16,26 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from kyverno_mp.errors import Error, ExpressionFailed, KubeNotFound, KubeRefused
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    Error,
+    InputError,
+    KubeNotFound,
+    KubeRefused,
+    SnapshotUnusable,
+)
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ParamRefIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.program import result
-from kyverno_mp.program.ports import ObjectQuery, Objects
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.ports import KindScopes, ObjectQuery, Objects
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
 
@@ -41,14 +53,17 @@ class _Linked:
     ir: AdmissionPolicyIR
     validation: "LinkedValidation | None" = None
     mutation: "LinkedAdmissionMutation | None" = None
+    failure: Exception | None = None
+    """Why it cannot be evaluated: an internal error."""
 
 
 class AdmissionRules:
     """The policies that a batch brings, linked once; one thread uses it."""
 
-    def __init__(self, objects: Objects | None) -> None:
-        """``objects``: reads the parameters of bindings."""
+    def __init__(self, objects: Objects | None, scopes: KindScopes | None) -> None:
+        """Both are for the parameters of bindings."""
         self._objects = objects
+        self._scopes = scopes
         self._linked: dict[bytes, _Linked | None] = {}
         self._params: dict[ObjectQuery, Sequence[Json]] = {}
 
@@ -73,13 +88,40 @@ class AdmissionRules:
         asked = _asked(request, resource)
         for one in linked:
             runtime.begin_policy(one, is_tenant=False)
-            try:
-                found = self._result(one, asked, runtime)
-            except (KubeRefused, KubeNotFound, ExpressionFailed) as error:
-                # Parameters that may not be read: other policies have results.
-                found = _failed(one.ir, error)
+            found = self._guarded(one, asked, runtime)
             if found is not None:
                 yield one.ir.policy, found
+
+    def _guarded(
+        self, one: _Linked, request: Request, runtime: Runtime
+    ) -> RuleResult | None:
+        """Evaluate a policy; what cannot be evaluated is an error, never no result.
+
+        Raises: DependencyError, except for parameters, and that the time is over.
+        """
+        try:
+            if not _applies(one.ir, request):
+                return None
+            if one.failure is not None:
+                return _failed(one.ir, one.failure)
+            # The budget of the last policy is no concern of this one.
+            with contextlib.suppress(BudgetExceeded):
+                runtime.check_clock()
+            return self._result(one, request, runtime)
+        except (DeadlinePassed, KubeRefused, KubeNotFound, InputError) as error:
+            # Parameters that may not be read: other policies have results.
+            return _failed(one.ir, error)
+        except (DependencyError, SnapshotUnusable):
+            raise
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            hides = hides_values(request.kind)
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "admission policy %s cannot be evaluated (%s)",
+                *(one.ir.policy.name, type(error).__name__),
+                exc_info=None if hides else error,
+            )
+            return _failed(one.ir, error)
 
     def _result(
         self, one: _Linked, request: Request, runtime: Runtime
@@ -106,26 +148,32 @@ class AdmissionRules:
     ) -> list[Json]:
         """Return the objects that bindings may refer to. Raises: DependencyError."""
         found: list[Json] = []
-        api_version, kind = ir.param_kind
-        group, _, version = api_version.rpartition("/")
         for binding in ir.bindings:
-            if binding.params is None or self._objects is None or not kind:
+            if binding.params is None or self._objects is None or not ir.param_kind[1]:
                 continue
-            namespace = binding.params.namespace or request.namespace
-            query = ObjectQuery(group, version, kind, "", namespace)
+            if not matches(binding.constraints, request):
+                continue
+            query = self._query(ir, binding.params, request)
+            if query is None:
+                continue
             if query not in self._params:
-                read = self._objects.objects(query, deadline_ns)
-                if not read and namespace:
-                    # Parameters without a namespace.
-                    everywhere = ObjectQuery(group, version, kind)
-                    read = [
-                        one
-                        for one in self._objects.objects(everywhere, deadline_ns)
-                        if not (one.get("metadata") or {}).get("namespace")
-                    ]
-                self._params[query] = read
+                self._params[query] = self._objects.objects(query, deadline_ns)
             found += self._params[query]
         return found
+
+    def _query(
+        self, ir: AdmissionPolicyIR, ref: ParamRefIR, request: Request
+    ) -> ObjectQuery | None:
+        """Return which parameters to read; None if there cannot be any."""
+        api_version, kind = ir.param_kind
+        group, _, version = api_version.rpartition("/")
+        name = "" if ref.selector is not None else ref.name
+        if self._scopes is None or not self._scopes.is_namespaced(group, version, kind):
+            return ObjectQuery(group, version, kind, name=name)
+        namespace = ref.namespace or request.namespace
+        if not namespace:
+            return None
+        return ObjectQuery(group, version, kind, namespace=namespace, name=name)
 
 
 def _link(document: bytes) -> _Linked | None:
@@ -155,10 +203,25 @@ def _link(document: bytes) -> _Linked | None:
             one, ValidatingAdmissionPolicyBinding | MutatingAdmissionPolicyBinding
         )
     ]
-    ir = compile_admission_policy(policy, bound)
-    if isinstance(policy, ValidatingAdmissionPolicy):
-        return _Linked(ir, validation=LinkedValidation(ir, in_cluster=True))
-    return _Linked(ir, mutation=LinkedAdmissionMutation(ir, in_cluster=True))
+    name = policy.metadata.name
+    try:
+        ir = compile_admission_policy(policy, bound)
+        if isinstance(policy, ValidatingAdmissionPolicy):
+            return _Linked(ir, validation=LinkedValidation(ir, in_cluster=True))
+        return _Linked(ir, mutation=LinkedAdmissionMutation(ir, in_cluster=True))
+    except Exception as error:  # noqa: BLE001 - the other policies have results
+        _log.exception("admission policy %s cannot be linked", name)
+        # What it matches is unknown: rather an error too many.
+        ir = AdmissionPolicyIR(PolicyIR(kind=policy.kind, name=name))
+        return _Linked(ir, failure=error)
+
+
+def _applies(ir: AdmissionPolicyIR, request: Request) -> bool:
+    """Return whether the policy and one of its bindings match, if it has any."""
+    return matches(ir.constraints, request) and (
+        not ir.bindings
+        or any(matches(binding.constraints, request) for binding in ir.bindings)
+    )
 
 
 def _asked(request: Request, resource: Resource) -> Request:
@@ -175,6 +238,8 @@ def _asked(request: Request, resource: Resource) -> Request:
     )
 
 
-def _failed(ir: AdmissionPolicyIR, error: Error) -> RuleResult:
-    text = f"not evaluated ({error.code}): {error.message}"
+def _failed(ir: AdmissionPolicyIR, error: Exception) -> RuleResult:
+    text = "not evaluated (webhook.defect): internal error, see the log"
+    if isinstance(error, Error):
+        text = f"not evaluated ({error.code}): {error.message}"
     return RuleResult(ir.policy.name, result.VALIDATION, result.ERROR, text)

@@ -47,6 +47,7 @@ _log = logging.getLogger(__name__)
 _LAGGING_S: Final = 2.0
 """How long an evaluator waits for the policies that the coordinator knows already."""
 _POLL_S: Final = 0.02
+_DEFECT: Final = "internal error, see the log of the evaluator"
 _STATUSES: Final = {"warn": "warning"}
 
 
@@ -70,7 +71,8 @@ class BatchEvaluator:
         self._types = types
         self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
         self._is_excluded = is_excluded
-        self._admission = AdmissionRules(engine.cluster_data.objects)
+        data = engine.cluster_data
+        self._admission = AdmissionRules(data.objects, data.scopes)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[LinkedPolicy]] = {}
 
@@ -82,8 +84,7 @@ class BatchEvaluator:
         """Evaluate the objects of a batch."""
         segment = self._newest(batch.generation)
         if segment is None:
-            evaluated = Evaluated(problem="no policies are published yet")
-            return Answer(0, (evaluated,) * len(batch.objects))
+            return _none_of(batch, 0, "no policies are published yet")
         if segment is not self._segment:
             self._segment, self._linked = segment, {}
         resource = Resource(
@@ -92,8 +93,14 @@ class BatchEvaluator:
             plural=batch.plural,
             kind=batch.kind,
         )
-        self._admission.begin(batch.documents)
-        policies = self._policies_of(segment, resource)
+        try:
+            self._admission.begin(batch.documents)
+            policies = self._policies_of(segment, resource)
+        except (DependencyError, SnapshotUnusable) as error:
+            return _none_of(batch, segment.generation, error.message)
+        except Exception:  # noqa: BLE001 - the batches of other kinds have results
+            _log.exception("the policies for %s cannot be linked", resource.name)
+            return _none_of(batch, segment.generation, _DEFECT)
         found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
         return Answer(segment.generation, found)
 
@@ -151,6 +158,13 @@ class BatchEvaluator:
         except (DependencyError, SnapshotUnusable) as error:
             hides = hides_values(resource.kind)
             return Evaluated(problem=withheld(error.code) if hides else error.message)
+        except Exception as error:  # noqa: BLE001 - the other objects have results
+            _log.error(
+                "an object of %s cannot be evaluated (%s)",
+                *(resource.name, type(error).__name__),
+                exc_info=None if hides_values(resource.kind) else error,
+            )
+            return Evaluated(problem=_DEFECT)
 
     def _request(self, resource: Resource, raw: Json) -> Request:
         # K8S: items of a list carry neither kind nor apiVersion.
@@ -231,6 +245,10 @@ class BatchEvaluator:
             for rule in policy.rules
             if _may_match(rule.matches, context.request)
         ]
+
+
+def _none_of(batch: Batch, generation: int, problem: str) -> Answer:
+    return Answer(generation, (Evaluated(problem=problem),) * len(batch.objects))
 
 
 def _may_match(matches: Callable[[Request], bool], request: Request) -> bool:

@@ -6,7 +6,7 @@ Source: docs/pools.md 4.
 
 The feed is bounded in objects and bytes: who brings more waits, so that a large list or
 a busy watch is read as slowly as it is evaluated. An object that comes again while it
-waits is replaced by its newer version.
+waits is replaced by its newer version; its report is outdated since the first one.
 """
 
 import threading
@@ -92,6 +92,10 @@ class Feed:
             if before is not None:
                 self._count -= 1
                 self._bytes -= len(before.raw)
+                if before.since_s < item.since_s:
+                    item = msgspec.structs.replace(
+                        item, since_s=before.since_s, is_change=before.is_change
+                    )
             same[item.key] = item
             self._count += 1
             self._bytes += len(item.raw)

@@ -83,6 +83,9 @@ class Merging:
         Raises: DependencyError, LeaseLost.
         """
         plan = self._plan()
+        if not plan.generation:
+            # Nothing is known of any rule: all rows would be taken for outdated.
+            return False
         self._writer.merge(subject, rows, plan)
         now_s = self._clock.now().timestamp()
         return not any(

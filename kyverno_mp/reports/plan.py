@@ -92,6 +92,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Keys, as in reports/fingerprints.py, of the rules that a scan derives."""
     live: frozenset[bytes] = frozenset()
     """Keys of all rules in force that are reported."""
+    unknown: frozenset[str] = frozenset()
+    """Sources of rows whose policies cannot be read now: their rows stay."""
 
     def of(self, resource: Resource) -> list[ScannedRule]:
         """Return the rules that may match a resource."""
@@ -128,6 +130,7 @@ def plan_of(
     segment: PolicySegment,
     types: Iterable[str],
     admission: tuple[ScannedRule, ...] = (),
+    unknown: frozenset[str] = frozenset(),
 ) -> Plan:
     """Return the plan. ``types``: the types of rules that are scanned."""
     scanned: list[ScannedRule] = list(admission)
@@ -149,6 +152,7 @@ def plan_of(
         admission=admission,
         derived=frozenset(derived),
         live=frozenset(live),
+        unknown=unknown,
     )
 
 

@@ -16,7 +16,7 @@ page and evaluated, and only reports that differ are written.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -25,12 +25,12 @@ from kyverno_mp.errors import (
     DependencyError,
     KubeNotFound,
     KubeRefused,
-    KubeUnavailable,
     SnapshotUnusable,
 )
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
-from kyverno_mp.limits import REPORTS_WATCHES_MAX
+from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WATCHES_MAX
+from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.reports.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.entries import Subject
@@ -44,6 +44,7 @@ from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
 
 _log = logging.getLogger(__name__)
 _EVERYWHERE: Final = ""
+_BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _DATA_PAUSE_S: Final = 10.0
 """Data that changes all the time causes no more than a scan in this time."""
 ResourceId = tuple[str, str]
@@ -58,6 +59,32 @@ class Scanned:
         self.due: set[str] = set()
         """Namespaces whose objects are to be evaluated, ``_EVERYWHERE`` = all."""
         self.started_s = 0.0
+        self._failures = 0
+        self._paused_until_s = float("-inf")
+
+    def mark(self, namespaces: Iterable[str], now_s: float) -> None:
+        """Let the objects of namespaces be evaluated again."""
+        self.due.update(namespaces)
+        if self.due:
+            self.started_s = self.started_s or now_s
+
+    def is_to_list(self, now_s: float) -> bool:
+        """Return whether something is due that may be listed now."""
+        # The first list of a watch brings everything.
+        is_ready = self.watch.informer.synced and now_s >= self._paused_until_s
+        return bool(self.due) and is_ready
+
+    def listed(self, namespace: str) -> None:
+        """Take note of a complete list."""
+        if namespace == _EVERYWHERE:
+            self.due.clear()
+        self.due.discard(namespace)
+        self._failures = 0
+
+    def failed(self, now_s: float) -> None:
+        """List again after a pause, which grows while lists fail."""
+        self._failures += 1
+        self._paused_until_s = now_s + _BACKOFF.pause_s(self._failures)
 
     @property
     def resource(self) -> Resource:
@@ -91,8 +118,12 @@ class Scan:
         self.plan = Plan()
         self.resources: dict[ResourceId, Scanned] = {}
         self.problem = ""
+        self._list_problems: dict[ResourceId, str] = {}
+        """Why the last list of a kind failed."""
         self.left_out = 0
         """Kinds that are not scanned, because there are too many."""
+        self._awaited_s: float | None = None
+        """Since when kinds of admission policies are awaited."""
         self._swept: Plan | None = None
         self._labels_at = 0
         self._labels: Mapping[str, bytes] | None = None
@@ -120,7 +151,7 @@ class Scan:
                 problems.append(error.message)
                 _log.warning(error.message)
         self._hold_scans()
-        self.problem = "; ".join(problems)
+        self.problem = "; ".join([*problems, *self._list_problems.values()])
 
     def stop(self) -> None:
         """End all watches; the feed is closed already."""
@@ -135,13 +166,14 @@ class Scan:
             return
         served_changed = self._kinds.refresh()
         self.admission.follow(self._kinds.served)
-        if not self.admission.is_known:
-            # Rows of these policies would be taken for outdated.
+        if self._is_waiting():
             return
         is_current = segment.generation == self.plan.generation
         if is_current and not served_changed and not self.admission.has_changed:
             return
-        plan = plan_of(segment, self._types(), self.admission.rules())
+        # Before the rules: a kind that becomes known meanwhile keeps its rows.
+        unknown = self.admission.unknown
+        plan = plan_of(segment, self._types(), self.admission.rules(), unknown)
         wanted = {
             (one.group, one.plural): one
             for one in self._kinds.of(plan.selectors, plan.named)
@@ -153,6 +185,20 @@ class Scan:
         for key, resource in wanted.items():
             self._take_up(key, resource, plan.of(resource))
         self.left_out = len(wanted) - len(self.resources)
+
+    def _is_waiting(self) -> bool:
+        """Return whether the plan waits for admission policies.
+
+        They usually come soon. After a time it is made without them, and rows that may
+        be theirs stay.
+        """
+        now_s = self._clock_s()
+        if not self.admission.is_awaited:
+            self._awaited_s = None
+            return False
+        if self._awaited_s is None:
+            self._awaited_s = now_s
+        return now_s - self._awaited_s < REPORTS_ADMISSION_POLICIES_S_MAX
 
     def _types(self) -> tuple[str, ...]:
         settings = self._dependencies.settings
@@ -172,8 +218,7 @@ class Scan:
             before = known.signature
             known.take_rules(rules)
             if known.signature != before:
-                known.due.add(_EVERYWHERE)
-                known.started_s = known.started_s or self._clock_s()
+                known.mark([_EVERYWHERE], self._clock_s())
         elif len(self.resources) < REPORTS_WATCHES_MAX:
             client, clock = self._dependencies.client, self._dependencies.clock
             watch = KindWatch(client, resource, self._feed, clock)
@@ -184,6 +229,7 @@ class Scan:
     def _drop(self, key: ResourceId) -> None:
         gone = self.resources.pop(key)
         gone.watch.stop()
+        self._list_problems.pop(key, None)
         self._dependencies.metrics.hold(REPORTS_OBJECTS, (key[1],), 0.0)
 
     def _follow_labels(self) -> None:
@@ -200,7 +246,7 @@ class Scan:
         }
         for one in self.resources.values():
             if one.reads_labels and one.resource.namespaced:
-                one.due |= changed
+                one.mark(changed, self._clock_s())
 
     def _follow_data(self) -> None:
         """Mark the resources whose rules read other data, when that changed."""
@@ -211,7 +257,7 @@ class Scan:
         if self._data is not None:
             for one in self.resources.values():
                 if one.reads_data:
-                    one.due.add(_EVERYWHERE)
+                    one.mark([_EVERYWHERE], now_s)
         self._data, self._data_s = data, now_s
 
     def _follow_time(self) -> None:
@@ -220,7 +266,7 @@ class Scan:
             return
         self._full_s = now_s
         for one in self.resources.values():
-            one.due.add(_EVERYWHERE)
+            one.mark([_EVERYWHERE], now_s)
 
     def _sweep(self) -> None:
         """Remove rows of rules that are gone, once for each plan.
@@ -256,38 +302,37 @@ class Scan:
         self._swept = plan
 
     def _scan_due(self) -> None:
-        """List and feed what is due. Raises: DependencyError."""
-        failure: DependencyError | None = None
-        for one in list(self.resources.values()):
-            if not one.due or not one.watch.informer.synced:
-                # The first list of a watch brings everything.
+        """List and feed what is due; a kind that fails stops no other.
+
+        An API server behind the API server may be down for days.
+        """
+        for key, one in list(self.resources.items()):
+            if not one.is_to_list(self._clock_s()):
                 continue
-            one.started_s = one.started_s or self._clock_s()
             namespaces = [_EVERYWHERE] if _EVERYWHERE in one.due else sorted(one.due)
             try:
                 for namespace in namespaces:
                     self._list(one, namespace)
-            except KubeUnavailable as error:
-                if error.code != "kube.server":
-                    raise
-                # An API server behind the API server may be down for days.
-                failure = error
+                    one.listed(namespace)
+            except DependencyError as error:
+                _log.warning(error.message)
+                one.failed(self._clock_s())
+                if not isinstance(error, KubeRefused | KubeNotFound):
+                    self._list_problems[key] = error.message
+                # Those are named in the health of the pool by the watch.
             else:
-                one.due.clear()
-        if failure is not None:
-            raise failure
+                self._list_problems.pop(key, None)
 
     def _list(self, one: Scanned, namespace: str) -> None:
+        """List and feed the objects of a kind. Raises: DependencyError."""
         scope = WatchScope(resource=one.resource, namespace=namespace)
-        try:
-            for page in list_pages(self._dependencies.client, scope):
-                for raw in page.items:
+        for page in list_pages(self._dependencies.client, scope):
+            for raw in page.items:
+                try:
                     one.watch.evaluate(raw, one.started_s)
-        except (KubeRefused, KubeNotFound) as error:
-            # Named in the health of the pool by its watch.
-            _log.warning(error.message)
-        except msgspec.DecodeError as error:
-            _log.warning("%s: %s", one.resource.name, error)
+                except msgspec.DecodeError as error:
+                    # As its watch does: the other objects are evaluated.
+                    _log.warning("%s: skipped an object: %s", one.resource.name, error)
 
     def _hold_scans(self) -> None:
         """Hold how long scans took, once everything was dealt with."""

@@ -115,6 +115,9 @@ class Reports:
             stores=settings.reports_store and settings.reports_aggregate,
         )
         self.scan = Scan(dependencies, self.feed, self.writer, self.stored)
+        self._outdated: dict[_Failed, tuple[float, bool]] = {}
+        """Since when reports are outdated that could not be written, and whether their
+        object changed."""
         self.retries: WorkQueue[_Failed] = WorkQueue(
             depth_max=REPORTS_RETRIES_MAX,
             backoff=_BACKOFF,
@@ -200,17 +203,25 @@ class Reports:
 
     def failed(self, item: Item) -> None:
         """Feed an object once more after a pause, which grows while it fails."""
+        key = _failed(item)
+        since = self._outdated.get(key)
+        if since is not None or len(self._outdated) < REPORTS_RETRIES_MAX:
+            found = (item.since_s, item.is_change)
+            self._outdated[key] = found if since is None else min(since, found)
         dropped = self.retries.dropped
-        self.retries.retry(_failed(item))
+        self.retries.retry(key)
         if self.retries.dropped != dropped:
             self._dependencies.metrics.count(REPORTS_DROPPED, ())
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:
         """Forget how often an object failed; observe how old its report was."""
-        self.retries.forget(_failed(item))
+        key = _failed(item)
+        self.retries.forget(key)
+        found = (item.since_s, item.is_change)
+        since_s, is_change = min(found, self._outdated.pop(key, found))
         if is_written:
-            cause = "object" if item.is_change else "scan"
-            age_s = self._dependencies.clock.monotonic_s() - item.since_s
+            cause = "object" if is_change else "scan"
+            age_s = self._dependencies.clock.monotonic_s() - since_s
             metrics = self._dependencies.metrics
             metrics.observe(REPORTS_STALENESS, (cause,), max(0.0, age_s))
 
@@ -232,11 +243,13 @@ class Reports:
         """Read and feed an object, unless it is gone. Raises: DependencyError."""
         one = self.scan.resources.get((key.group, key.plural))
         if one is None:
+            self._outdated.pop(key, None)
             return
         path = one.resource.object((key.namespace, key.name))
         try:
             raw = self._dependencies.client.call(Call(method="GET", path=path))
         except KubeNotFound:
+            self._outdated.pop(key, None)
             return
         one.watch.evaluate(raw, self._dependencies.clock.monotonic_s())
 

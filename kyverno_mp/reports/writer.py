@@ -95,9 +95,7 @@ class Writer:
         """
 
         def kept(rows: Sequence[Row]) -> list[Row]:
-            return [
-                row for row in rows if _stays(key_of(row), plan, is_scanned=is_scanned)
-            ]
+            return [row for row in rows if _row_stays(row, plan, is_scanned=is_scanned)]
 
         return self._bring(subject, kept)
 
@@ -236,8 +234,14 @@ def _stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
     return key in plan.live and (is_scanned or key not in plan.derived)
 
 
+def _row_stays(row: Row, plan: Plan, *, is_scanned: bool) -> bool:
+    return row.source in plan.unknown or _stays(
+        key_of(row), plan, is_scanned=is_scanned
+    )
+
+
 def is_outdated(fingerprints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
-    """Return whether ``prune`` would change a report."""
+    """Return whether ``prune`` may change a report: fingerprints have no source."""
     return not all(
         _stays(one[:KEY_BYTES], plan, is_scanned=is_scanned)
         for one in each_fingerprint(fingerprints)
@@ -263,14 +267,16 @@ def _scanned(known: Sequence[Row], found: Sequence[Row], plan: Plan) -> list[Row
     kept = [
         row
         for row in known
-        if (key := key_of(row)) not in keys and _stays(key, plan, is_scanned=False)
+        if key_of(row) not in keys and _row_stays(row, plan, is_scanned=False)
     ]
     return [*kept, *found]
 
 
 def _merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
     """Return the rows after a review. KYVERNO: equal seconds keep the older row."""
-    merged = {key_of(row): row for row in known if key_of(row) in plan.live}
+    merged = {
+        key_of(row): row for row in known if _row_stays(row, plan, is_scanned=True)
+    }
     for row in given:
         key = key_of(row)
         before = merged.get(key)

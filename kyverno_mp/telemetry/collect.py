@@ -42,7 +42,10 @@ def merge(
 ) -> Merged:
     """Add up the series of all pages, in the current bucket boundaries."""
     merged: Merged = {family: {} for family in RECORDED}
-    bounds_of = {family: configuration.buckets_of(family.name) for family in RECORDED}
+    bounds_of = {
+        family: configuration.buckets_of(family.name, family.buckets)
+        for family in RECORDED
+    }
     for page in pages:
         for number, text, cells, bounds in page.series():
             if number == BUNDLE_FAMILY:

@@ -137,7 +137,7 @@ def _histogram(
     exposure = configuration.exposure_of(family.name)
     if not exposure.enabled:
         return
-    bounds = configuration.buckets_of(family.name)
+    bounds = configuration.buckets_of(family.name, family.buckets)
     texts = (*(form.bound(bound) for bound in bounds), "+Inf")
     lines += form.head(family.name, "histogram", family.text)
     for words, cells in _rows(family, series, exposure, configuration):

@@ -22,6 +22,7 @@ class Family:
     from requests; they become ``_overflow`` when the family is full. ``counted_as``: a
     counter with the same labels that equals the histogram's count, so it costs nothing.
     ``by_namespace``: the label that the operator's list of namespaces applies to.
+    ``buckets``: boundaries of a histogram that those of reviews do not fit.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Family:
     counted_as: str = ""
     counted_text: str = ""
     by_namespace: str = ""
+    buckets: tuple[float, ...] = ()
 
     def overflow_of(self, values: tuple[str, ...]) -> tuple[str, ...]:
         """Return ``values`` with the unbounded ones replaced."""
@@ -301,6 +303,7 @@ REPORTS_STALENESS: Final = Family(
     ("cause",),
     "Time from a change to the report that was written because of it, in seconds, by"
     " cause: object (the object changed), scan (policies, data or the period).",
+    buckets=(0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 REPORTS_LEFT_OUT: Final = Family(
     "kyverno_mp_reports_cut_total",

@@ -64,7 +64,8 @@ class Series:
     def configure(self, configuration: MetricsConfiguration) -> None:
         """Set the bucket boundaries and the counted namespaces from now on."""
         if self.family.kind == "histogram":
-            self._shape(configuration.buckets_of(self.family.name))
+            family = self.family
+            self._shape(configuration.buckets_of(family.name, family.buckets))
         self._counts = configuration.counts
         known = self._known.setdefault(self._table, {})
         self.bases = {key: at for key, at in known.items() if self.is_counted(key)}

@@ -9,14 +9,21 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.reports import admission_policies
+from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
+from kyverno_mp.program.admission_policy.validate import LinkedValidation
+from kyverno_mp.reports import admission_policies, evaluator
+from kyverno_mp.reports.plan import Plan
 from tests.unit.cleanup.cluster import resource, serve_kinds
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import FakeApi, wait_for
+from tests.unit.reports.test_merging import ONCE, review, row, waits
 from tests.unit.reports.world import (
     CLUSTER_REPORTS,
     NAMESPACES,
+    Term,
     World,
     pod,
+    policy,
     report_of,
     results,
     term,
@@ -34,6 +41,8 @@ _PODS = {
     "operations": ["CREATE"],
     "resources": ["pods"],
 }
+_POLICY_LISTS = r"^GET .*/validatingadmissionpolicies\?"
+_BOTH = [("p", "r", "fail"), ("vap", "vap", "fail")]
 _MUTATES = {"reports_mutating_admission_policies": True}
 
 
@@ -254,21 +263,116 @@ def test_a_new_holder_writes_nothing(api: FakeApi, world: World) -> None:
     assert results(report_of(api, raw)) == [("vap", "vap", "fail")]
 
 
-def test_without_permission_all_else_is_reported(api: FakeApi, world: World) -> None:
-    """The watch is named in the health of the pool."""
-    from tests.unit.reports.world import policy
+def _has_failed(informer: Any, times: int) -> bool:
+    """Return whether it failed so often; its pauses between attempts are cut short."""
+    informer.retry_now()
+    return bool(informer.failures >= times)
 
+
+def _with_rows_of_both(api: FakeApi, world: World) -> Json:
+    """Return a Pod whose report has a row of a ClusterPolicy and one of another."""
+    _validating(api)
+    _bind(api)
     world.serve(policy())
     raw = pod(api)
-    api.fault("^GET .*validatingadmissionpolicies", *[403] * 99)
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == _BOTH
+    return raw
+
+
+def _work(one: Term) -> None:
+    """Do what is due, with a watch that fails."""
+    one.reports.scan.tick()
+    for each in one.reports.scan.resources.values():
+        assert each.watch.informer.wait_synced(20)
+    one.reports.dispatch.work_due()
+    one.reports.scan.tick()
+
+
+def test_rows_stay_while_the_policies_cannot_be_listed(
+    api: FakeApi, world: World
+) -> None:
+    """REPORTS_ADMISSION_POLICIES_S_MAX: all else waits only so long.
+
+    Results of reviews wait, too: without a plan every rule would be unknown.
+    """
+    raw = _with_rows_of_both(api, world)
+    world.serve(policy(), ONCE)
+    api.fault(_POLICY_LISTS, *[503] * 999)
+    with term(api, world) as one:
+        reports = one.reports
+        reports.scan.tick()
+        informer, bindings = reports.scan.admission.informers
+        assert bindings.wait_synced(20)
+        wait_for(lambda: _has_failed(informer, 1))
+        followed = reports.merging.results.informer
+        followed.start()
+        try:
+            review(api, raw, row("once"), at_s=-3600)
+            newest = api.version
+            wait_for(lambda: int(followed.notified_version or 0) >= newest)
+            reports.scan.tick()
+            assert reports.scan.plan == Plan()
+            assert not reports.merging.results.step(reports.merging.merge)
+            assert results(report_of(api, raw)) == _BOTH
+            assert waits(api)
+            one.time.now_s += REPORTS_ADMISSION_POLICIES_S_MAX
+            _work(one)
+            assert reports.scan.plan.unknown
+            assert reports.merging.results.step(reports.merging.merge)
+        finally:
+            followed.stop()
+        assert results(report_of(api, raw)) == [("once", "r", "pass"), *_BOTH]
+        world.serve(ONCE)
+        _work(one)
+        assert results(report_of(api, raw)) == [("once", "r", "pass"), _BOTH[1]]
+        api.remove(f"{_V1}/validatingadmissionpolicies/vap")
+        api.faults.clear()
+        informer.retry_now()
+        assert informer.wait_synced(20)
+        one.settle()
+        assert results(report_of(api, raw)) == [("once", "r", "pass")]
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"), [(403, _BOTH), (404, [("p", "r", "fail")])]
+)
+def test_a_refusal_is_no_proof_that_there_are_none(
+    api: FakeApi, world: World, status: int, expected: Json
+) -> None:
+    """K8S: 404 is the answer for a resource that is not served."""
+    raw = _with_rows_of_both(api, world)
+    api.fault(_POLICY_LISTS, *[status] * 999)
     with term(api, world) as one:
         one.reports.scan.tick()
-        [informer, _] = one.reports.scan.admission.informers
-        while informer.failures < 3:
-            informer.retry_now()
+        informer, bindings = one.reports.scan.admission.informers
+        assert bindings.wait_synced(20)
+        wait_for(lambda: _has_failed(informer, 1))
+        _work(one)
+        assert results(report_of(api, raw)) == expected
+
+
+def test_rows_go_when_the_setting_is_off(api: FakeApi, world: World) -> None:
+    raw = _with_rows_of_both(api, world)
+    with term(api, world, reports_validating_admission_policies=False) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
+def test_without_permission_all_else_is_reported(api: FakeApi, world: World) -> None:
+    """The watch is named in the health of the pool."""
+    world.serve(policy())
+    raw = pod(api)
+    api.fault(_POLICY_LISTS, *[403] * 99)
+    with term(api, world) as one:
+        one.reports.scan.tick()
+        informer, bindings = one.reports.scan.admission.informers
+        wait_for(lambda: _has_failed(informer, 3))
+        assert bindings.wait_synced(20)
         one.reports.scan.tick()
         [pods] = [each.watch.informer for each in one.reports.scan.resources.values()]
-        assert pods.wait_synced(5)
+        assert pods.wait_synced(20)
         one.reports.dispatch.work_due()
         assert results(report_of(api, raw)) == [("p", "r", "fail")]
         assert "validatingadmissionpolicies" in " ".join(one.reports.problems())
@@ -301,6 +405,146 @@ def test_parameters_are_read(api: FakeApi, world: World) -> None:
         )
         one.settle()
         assert results(report_of(api, raw)) == [("vap", "vap", "error")]
+
+
+def _with_params(api: FakeApi, **ref: Json) -> None:
+    _validating(
+        api,
+        "params != null && params.data.allowed == 'x'",
+        paramKind={"apiVersion": "v1", "kind": "ConfigMap"},
+    )
+    _bind(api, paramRef={"parameterNotFoundAction": "Deny", **ref})
+
+
+def test_parameters_are_read_for_what_matches_only(api: FakeApi, world: World) -> None:
+    """They may not be read: objects that do not match have no error."""
+    _validating(api, "true", name="other")
+    _bind(api, policy="other", name="other")
+    _validating(
+        api,
+        "object.metadata.name == params.data.allowed",
+        paramKind={"apiVersion": "v1", "kind": "ConfigMap"},
+        matchConstraints={
+            "resourceRules": [_PODS],
+            "objectSelector": {"matchLabels": {"tier": "x"}},
+        },
+    )
+    selected = {"objectSelector": {"matchLabels": {"team": "blue"}}}
+    ref = {"name": "given", "namespace": "b", "parameterNotFoundAction": "Deny"}
+    _bind(api, paramRef=ref, matchResources=selected)
+    neither, policy_only = pod(api, "n", team="blue"), pod(api, "p", tier="x")
+    both = pod(api, "y", team="blue", tier="x")
+    api.fault("^GET .*configmaps", *[403] * 99)
+    with term(api, world) as one:
+        one.settle()
+    other = ("other", "other", "pass")
+    assert results(report_of(api, neither)) == [other]
+    assert results(report_of(api, policy_only)) == [other]
+    assert results(report_of(api, both)) == [other, ("vap", "vap", "error")]
+
+
+def test_a_named_parameter_is_read_alone(api: FakeApi, world: World) -> None:
+    """Not the whole collection, and once for a batch."""
+    for name in ("given", "other"):
+        api.put(
+            f"/api/v1/namespaces/a/configmaps/{name}",
+            apiVersion="v1",
+            kind="ConfigMap",
+            data={"allowed": "x"},
+        )
+    _with_params(api, name="given")
+    raws = [pod(api, name) for name in ("x", "y")]
+    with term(api, world) as one:
+        one.settle()
+    for raw in raws:
+        assert results(report_of(api, raw)) == [("vap", "vap", "pass")]
+    assert api.count(r"^GET /api/v1/namespaces/a/configmaps/given$") == 1
+    assert not api.count(r"^GET .*configmaps(\?|$)")
+
+
+def test_a_parameter_that_lacks_is_not_looked_for_elsewhere(
+    api: FakeApi, world: World
+) -> None:
+    """Not in all namespaces: the kind is namespaced."""
+    _with_params(api, name="given")
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("vap", "vap", "fail")]
+    assert not api.count(r"^GET .*configmaps(\?|$)")
+
+
+def test_a_parameter_without_a_namespace(api: FakeApi, world: World) -> None:
+    api.put("/api/v1/namespaces/given", metadata={"labels": {"a": "x"}})
+    _validating(
+        api,
+        "params.metadata.labels.a == 'x'",
+        paramKind={"apiVersion": "v1", "kind": "Namespace"},
+    )
+    _bind(api, paramRef={"name": "given", "parameterNotFoundAction": "Deny"})
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("vap", "vap", "pass")]
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [
+        ("evaluate", DeadlinePassed("deadline.passed", "too late")),
+        ("evaluate", RuntimeError("secret text")),
+        ("__init__", RuntimeError("secret text")),
+    ],
+)
+def test_a_policy_that_breaks_is_an_error_and_the_others_have_results(
+    api: FakeApi,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    error: Exception,
+) -> None:
+    """An internal error is never 'no result', and ends no evaluator."""
+    _validating(api)
+    _bind(api)
+    _mutating(api)
+    world.serve(policy())
+    raw = pod(api)
+
+    def broken(*_: object, **_more: object) -> None:
+        raise error
+
+    monkeypatch.setattr(LinkedValidation, where, broken)
+    with term(api, world, **_MUTATES) as one:
+        one.settle()
+    report = report_of(api, raw)
+    assert sorted(results(report)) == [
+        ("map", "map", "fail"),
+        ("p", "r", "fail"),
+        ("vap", "vap", "error"),
+    ]
+    assert "secret text" not in str(report)
+
+
+def test_no_time_left_is_an_error_of_what_matches_only(
+    api: FakeApi, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORTS_OBJECT_S_MAX."""
+    monkeypatch.setattr(evaluator, "REPORTS_OBJECT_S_MAX", -1)
+    _validating(api)
+    _bind(api)
+    _validating(
+        api,
+        name="other",
+        matchConstraints={
+            "resourceRules": [_PODS],
+            "objectSelector": {"matchLabels": {"tier": "x"}},
+        },
+    )
+    _bind(api, policy="other", name="other")
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+    assert results(report_of(api, raw)) == [("vap", "vap", "error")]
 
 
 def test_objects_of_the_cluster(api: FakeApi, world: World) -> None:

@@ -1,20 +1,29 @@
 """Reports after failures are those that a fresh scan gives; and the bounds."""
 
 import threading
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 import pytest
 
-from kyverno_mp.errors import StateError
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    KubeRefused,
+    KubeUnavailable,
+    StateError,
+)
 from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.watch import list_pages
 from kyverno_mp.reports import evaluator, objects, scan, start
 from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.dispatch import Dispatch
 from kyverno_mp.reports.feed import Feed, Item
-from tests.unit.kube.fake_api import FakeApi
+from kyverno_mp.reports.scan import Scanned
+from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     REPORTS,
+    Term,
     labelled,
     new_cluster,
     pod,
@@ -27,6 +36,7 @@ from tests.unit.reports.world import (
 
 Json = Any
 FAILS = [("p", "r", "fail")]
+_SECRET_LISTS = r"^GET .*/secrets\?limit"
 
 
 @pytest.mark.parametrize("fault", [500, 409, 403, "cut"])
@@ -139,6 +149,31 @@ def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
     assert "secret text" not in str(report)
 
 
+@pytest.mark.parametrize("broken", ["link_policy", "public_row_of"])
+def test_an_unexpected_error_ends_no_evaluator(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """The object is looked at once more, and its report stays as it is meanwhile."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raw = pod(api)
+    works = getattr(evaluator, broken)
+    faults = [RuntimeError("secret text")]
+
+    def fails_once(*given: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return works(*given)
+
+    monkeypatch.setattr(evaluator, broken, fails_once)
+    with term(api, world) as one:
+        one.settle()
+        assert report_of(api, raw) is None
+        assert not one.recorded.total("kyverno_mp_controller_defects_total")
+        one.pass_s(2)
+        assert results(report_of(api, raw)) == FAILS
+
+
 def test_an_evaluator_without_the_newest_policies_is_asked_again(api: FakeApi) -> None:
     """Its answer would bring back rows of a rule that is gone."""
     world = new_cluster(api)
@@ -166,9 +201,13 @@ def test_a_kind_that_may_not_be_read_stops_no_other(api: FakeApi) -> None:
         one.reports.scan.tick()
         secrets = one.reports.scan.resources["", "secrets"].watch.informer
         pods = one.reports.scan.resources["", "pods"].watch.informer
-        assert pods.wait_synced(5)
-        while secrets.failures < 3:
+        assert pods.wait_synced(20)
+
+        def has_failed() -> bool:
             secrets.retry_now()
+            return secrets.failures >= 3
+
+        wait_for(has_failed)
         one.reports.dispatch.work_due()
         assert results(report_of(api, raw)) == FAILS
         [problem] = one.reports.problems()
@@ -191,7 +230,7 @@ def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
             }
         api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
         one.catch_up()
-        api.fault(r"^GET .*/secrets\?limit", *[503] * 100)
+        api.fault(_SECRET_LISTS, *[503] * 100)
         for each in (secrets, pods):
             each.due.add("")
         one.reports.scan.tick()
@@ -199,10 +238,98 @@ def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == FAILS
         assert "HTTP 503" in one.reports.scan.problem
         assert (secrets.due, pods.due) == ({""}, set())
+        lists = api.count(_SECRET_LISTS)
+        one.reports.scan.tick()
+        assert api.count(_SECRET_LISTS) == lists
+        assert "HTTP 503" in one.reports.scan.problem
         api.faults.clear()
+        one.time.now_s += 1
         one.reports.scan.tick()
         assert not secrets.due
         assert not one.reports.scan.problem
+
+
+def _due(api: FakeApi, one: Term) -> tuple[Scanned, Scanned]:
+    """Let Secrets be due, and then Pods, whose report is gone; return both."""
+    resources = one.reports.scan.resources
+    secrets, pods = resources["", "secrets"], resources["", "pods"]
+    one.reports.scan.resources = {("", "secrets"): secrets, ("", "pods"): pods}
+    for each in (secrets, pods):
+        each.mark([""], one.time.now_s)
+    return secrets, pods
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        DeadlinePassed("kube.deadline", "too slow"),
+        KubeRefused("kube.forbidden", "forbidden"),
+        KubeUnavailable("kube.server", "HTTP 503"),
+        KubeUnavailable("kube.answer", "not a list"),
+    ],
+    ids=lambda error: str(error.code),
+)
+def test_a_list_that_fails_stops_no_other_and_comes_again(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """After a pause that grows, up to five minutes."""
+    world = new_cluster(api)
+    world.serve(policy("p", labelled(kinds=("Secret", "Pod"))))
+    raw = pod(api)
+    tries: list[float] = []
+
+    def failing(client: Any, scope: Any) -> Any:
+        if scope.resource.plural == "secrets":
+            tries.append(one.time.now_s - one.time.start_s)
+            raise fault
+        return list_pages(client, scope)
+
+    with term(api, world) as one:
+        one.settle()
+        api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
+        one.catch_up()
+        monkeypatch.setattr(scan, "list_pages", failing)
+        secrets, pods = _due(api, one)
+        one.settle()
+        assert results(report_of(api, raw)) == FAILS
+        assert (secrets.due, pods.due) == ({""}, set())
+        for _ in range(1200):
+            one.time.now_s += 1
+            one.reports.scan.tick()
+        pauses = [round(b - a) for a, b in pairwise(tries)]
+        assert pauses[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
+        assert set(pauses[9:]) == {300}
+        monkeypatch.setattr(scan, "list_pages", list_pages)
+        one.pass_s(300)
+        assert not secrets.due
+        assert not one.reports.scan.problem
+
+
+def test_an_object_that_cannot_be_read_hides_no_other(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the list is evaluated."""
+    world = new_cluster(api)
+    world.serve(policy())
+    pod(api, "a")
+    raw = pod(api, "b")
+    with term(api, world) as one:
+        one.settle()
+        api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
+        one.catch_up()
+        [pods] = one.reports.scan.resources.values()
+        works = pods.watch.evaluate
+
+        def evaluate(found: Any, since_s: float) -> None:
+            if b'"name":"a"' in bytes(found).replace(b" ", b""):
+                raise msgspec.DecodeError("broken")
+            works(found, since_s)
+
+        monkeypatch.setattr(pods.watch, "evaluate", evaluate)
+        pods.mark([""], one.time.now_s)
+        one.settle()
+        assert results(report_of(api, raw)) == FAILS
+        assert not pods.due
 
 
 def test_kinds_beyond_the_limit_are_named(

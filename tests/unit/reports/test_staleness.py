@@ -1,14 +1,23 @@
 """How old a change is when its report has it, and what the periodic scan finds."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from kyverno_mp import limits
+from kyverno_mp.kube.resource import core
+from kyverno_mp.policy.metrics_configuration import Exposure, MetricsConfiguration
 from kyverno_mp.pool import metrics
 from kyverno_mp.pool.metrics import PoolMetrics
+from kyverno_mp.reports import start
+from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.telemetry.collect import merge, views
+from kyverno_mp.telemetry.expose import render
 from kyverno_mp.telemetry.families import REPORTS_STALENESS
+from kyverno_mp.telemetry.page import Page
+from kyverno_mp.telemetry.record import Recorder
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     REPORTS,
@@ -54,8 +63,80 @@ def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
         assert len(one.recorded.observed) == 1
         one.pass_s(2)
         assert report_of(api, raw) is not None
-        [(name, labels, _)] = one.recorded.observed[1:]
+        [(name, labels, seconds)] = one.recorded.observed[1:]
         assert (name, labels) == (_NAME, ("scan",))
+        assert seconds == pytest.approx(2)
+        assert not one.reports._outdated
+
+
+def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
+    """Another look at an object, or a scan meanwhile, is not what changed."""
+    world = new_cluster(api)
+    world.serve(policy())
+    pod(api)
+    with term(api, world) as one:
+        one.settle()
+        api.fault("^(POST|PUT) .*policyreports", *[403] * 3)
+        pod(api, team="t")
+        one.settle()
+        one.pass_s(2)
+        world.serve(policy("p", labelled("s")))
+        one.settle()
+        assert len(one.recorded.observed) == 1
+        one.pass_s(20)
+        [(_, labels, seconds)] = one.recorded.observed[1:]
+        assert labels == ("object",)
+        assert seconds == pytest.approx(22)
+
+
+class _Source:
+    resource = core("pods")
+
+    def is_current(self, *_: object) -> bool:
+        return True
+
+
+def test_what_waits_is_outdated_since_it_first_came() -> None:
+    """A newer version replaces an older one in the feed."""
+    feed = Feed()
+    source = _Source()
+    for since_s, is_change in ((5.0, False), (3.0, True), (7.0, False)):
+        feed.put(Item(source, ("a", "x"), "u", b"", b"{}", since_s, is_change))
+    [item] = feed.take(0)
+    assert (item.since_s, item.is_change) == (3.0, True)
+
+
+def test_failures_that_are_remembered_are_bounded(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REPORTS_RETRIES_MAX; and what is gone is forgotten."""
+    monkeypatch.setattr(start, "REPORTS_RETRIES_MAX", 2)
+    world = new_cluster(api)
+    world.serve(policy())
+    for n in range(4):
+        pod(api, f"x{n}")
+    with term(api, world) as one:
+        api.fault("^POST .*policyreports", *[403] * 4)
+        one.settle()
+        assert len(one.reports._outdated) == 2
+        for n in range(4):
+            api.remove(f"/api/v1/namespaces/a/pods/x{n}")
+        one.pass_s(2)
+        assert not one.reports._outdated
+
+
+def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
+    """What fails is tried again after up to five minutes; an operator may decide."""
+    recorder = Recorder(Page.claim(tmp_path, "reports"), 100)
+    for seconds in (1.0, 400.0):
+        recorder.series(REPORTS_STALENESS).observe(("scan",), seconds)
+    text = render(merge(views(tmp_path)), {})
+    for bound, count in (("1", 1), ("300", 1), ("600", 2), ("+Inf", 2)):
+        assert f'{_NAME}_bucket{{cause="scan",le="{bound}"}} {count}\n' in text
+    chosen = MetricsConfiguration(exposure={_NAME: Exposure(bucket_boundaries=(9.0,))})
+    text = render(merge(views(tmp_path), chosen), {}, chosen)
+    assert f'{_NAME}_bucket{{cause="scan",le="9"}} 1\n' in text
+    assert 'le="600"' not in text
 
 
 def test_observations_that_nobody_takes_are_bounded(

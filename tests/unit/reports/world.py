@@ -144,7 +144,10 @@ class Term:
         objects = LiveObjects(client, LiveKinds(lambda: None, client))
         evaluator = BatchEvaluator(
             world.policies,
-            Engine(ClusterData(namespaces=namespaces, objects=objects), clock),
+            Engine(
+                ClusterData(namespaces=namespaces, objects=objects, scopes=objects),
+                clock,
+            ),
             namespaces,
             types=frozenset(known.reports_of.split(",")),
             results=frozenset(known.reports_results.split(",")),
@@ -204,7 +207,9 @@ class Term:
             resources = self.reports.scan.resources.values()
             admission = self.reports.scan.admission
             is_behind = self.world.segment is not None and admission.has_changed
-            if not done and not is_behind and not any(one.due for one in resources):
+            now_s = self.time.now_s
+            is_due = any(one.is_to_list(now_s) for one in resources)
+            if not done and not is_behind and not is_due:
                 return
 
     def pass_s(self, seconds: float) -> None:
