@@ -38,11 +38,15 @@ _MISSING: Final = object()
 class ImageState:
     """One object while the policies of a review verify its images.
 
-    ``outcomes``: by reference, shared by all policies, as in one annotation.
+    ``given``: the object before the first rule of the current policy; its images are
+    the images of all rules of the policy, so that a digest which one rule writes hides
+    no image from the next. ``outcomes``: by reference, shared by all policies, as in
+    one annotation.
     """
 
     images: ReviewedImages
     resource: dict[str, Json]
+    given: dict[str, Json] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
 
 
@@ -116,9 +120,9 @@ class LinkedImageRule:
         KYVERNO: an image that two blocks name is verified twice in each of them
         (docs/behaviour/images 2.2).
         """
-        if not state.resource:
+        if not state.given:
             return []
-        images = images_of(self.verification, state.resource, scope)
+        images = images_of(self.verification, state.given, scope)
         return [
             image
             for image in images
@@ -134,12 +138,11 @@ class LinkedImageRule:
         images: list[Image],
     ) -> list[Outcome]:
         blocks = [block.rendered(scope) for block in self._blocks]
-        given = state.resource
         outcomes: list[Outcome] = []
         for linked, block in zip(self._blocks, blocks, strict=True):
             reader = BlockReader(block, state.images, scope.runtime.deadline_ns)
             for image in images:
-                if _is_unchanged(image, given, request):
+                if _is_unchanged(image, state.given, request):
                     # KYVERNO: without a result (docs/behaviour/images 2.3).
                     state.outcomes[image.text] = result.PASS
                     continue

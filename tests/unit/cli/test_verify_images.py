@@ -98,6 +98,28 @@ def test_a_signed_image_passes_twice(command: Command, rig: Rig) -> None:
     ]
 
 
+def test_a_digest_of_one_rule_hides_no_image_from_the_next(
+    command: Command, rig: Rig
+) -> None:
+    """The second rule names a tag, which the first replaces in the object."""
+    rig.signed("app")
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    second = json.loads(json.dumps(policy["spec"]["rules"][0]))
+    second["name"] = "prod"
+    block = second["verifyImages"][0]
+    block["imageReferences"] = [f"{rig.host}/app:v*"]
+    block["attestors"] = [rig.keys(Signer())]
+    policy["spec"]["rules"].append(second)
+    file.write_text(yaml.safe_dump(policy))
+    found = rows(command, file, rig.pod(f"{rig.host}/app:v1"))
+    failed = [text for status, text in found if status == "fail"]
+    assert any(
+        text.startswith(f"failed to verify image {rig.host}/app:v1: ")
+        for text in failed
+    ), found
+
+
 def test_a_stranger_fails(command: Command, rig: Rig) -> None:
     digest = rig.signed("app", Signer())
     found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
