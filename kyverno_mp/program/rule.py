@@ -204,6 +204,7 @@ class LinkedRule:
             self._enforced_alone
             and self.validate.allow_existing_violations
             and given is None
+            and self._image_check is None
         )
 
     @property
@@ -356,8 +357,10 @@ class LinkedRule:
                 and any(o.status == result.FAIL for o in outcomes)
             )
             or self._cel is not None
+            or self._image_check is not None
         ):
-            # KYVERNO: allowExistingViolations has no effect on CEL rules (6.4).
+            # KYVERNO: allowExistingViolations has no effect on CEL rules (6.4), and
+            # images have no such field.
             return outcomes
         if self.ir.preconditions is not None:
             # KYVERNO: with preconditions the old object never counts as matched.

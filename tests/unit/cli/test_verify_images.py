@@ -81,8 +81,10 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield Rig(host, contents, tmp_path)
 
 
-def rows(command: Command, policy: Path, pod: Path) -> list[tuple[str, str]]:
-    done = command("apply", policy, "-r", pod, "-p")
+def rows(
+    command: Command, policy: Path, pod: Path, *options: str
+) -> list[tuple[str, str]]:
+    done = command("apply", policy, "-r", pod, "-p", *options)
     report = yaml.safe_load(done.out[done.out.find("apiVersion:") :])
     found = [(row["result"], row.get("message", "")) for row in report["results"]]
     assert done.code == int(any(status in ("fail", "error") for status, _ in found))
@@ -118,6 +120,14 @@ def test_a_digest_of_one_rule_hides_no_image_from_the_next(
         text.startswith(f"failed to verify image {rig.host}/app:v1: ")
         for text in failed
     ), found
+
+
+def test_an_update_excuses_no_old_violation(command: Command, rig: Rig) -> None:
+    """``allowExistingViolations`` belongs to validate rules."""
+    policy = rig.policy(attestors=[], mutateDigest=False, required=False)
+    pod = rig.pod(f"{rig.host}/app:v1")
+    found = rows(command, policy, pod, "--set", "request.operation=UPDATE")
+    assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
 
 
 def test_a_stranger_fails(command: Command, rig: Rig) -> None:
