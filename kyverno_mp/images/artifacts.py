@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Final
 
-from kyverno_mp.errors import ExpressionFailed, RequestInvalid
+from kyverno_mp.errors import ExpressionFailed, InputError, RequestInvalid
 from kyverno_mp.images.cosign import Layer
 from kyverno_mp.images.keys import failed
 from kyverno_mp.limits import (
@@ -100,11 +100,8 @@ class Artifacts:
     def _referring(
         self, place: Reference, digest: str, deadline_ns: int
     ) -> list[dict[str, Json]]:
-        url, answer = self._client.read(
-            place,
-            f"referrers/{digest}",
-            deadline_ns,
-            bytes_max=REGISTRY_MANIFEST_BYTES_MAX,
+        url, answer = self._read(
+            place, f"referrers/{digest}", deadline_ns, REGISTRY_MANIFEST_BYTES_MAX
         )
         kind = answer.headers.get("content-type", "")
         if answer.status in _NO_REFERRERS or (
@@ -148,28 +145,34 @@ class Artifacts:
         annotations = given if type(given) is dict else {}
         try:
             named = parsed(f"{place.place}@{digest}")
-            url, answer = self._client.read(
-                named,
-                f"blobs/{named.digest}",
-                deadline_ns,
-                bytes_max=REGISTRY_BLOB_BYTES_MAX,
+            url, answer = self._read(
+                named, f"blobs/{named.digest}", deadline_ns, REGISTRY_BLOB_BYTES_MAX
             )
             if answer.status != _OK:
                 return Layer(named.digest, b"", annotations, http_error(url, answer))
             _digest(answer.body, named.digest, named.name)
-        except (ExpressionFailed, RequestInvalid) as error:
+        except ExpressionFailed as error:
             return Layer(str(digest), b"", annotations, error.message)
         return Layer(named.digest, answer.body, annotations)
 
     def _manifest(
         self, reference: Reference, deadline_ns: int
     ) -> tuple[str, RegistryResponse]:
-        return self._client.read(
-            reference,
-            f"manifests/{reference.identifier}",
-            deadline_ns,
-            bytes_max=REGISTRY_MANIFEST_BYTES_MAX,
-        )
+        path = f"manifests/{reference.identifier}"
+        return self._read(reference, path, deadline_ns, REGISTRY_MANIFEST_BYTES_MAX)
+
+    def _read(
+        self, place: Reference, path: str, deadline_ns: int, bytes_max: int
+    ) -> tuple[str, RegistryResponse]:
+        """Read below a repository; an answer that is no answer fails this read only.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        try:
+            return self._client.read(place, path, deadline_ns, bytes_max=bytes_max)
+        except InputError as error:
+            # SAFETY: else one registry's answer discards the failures of other images.
+            raise failed(error.message) from error
 
 
 def parsed(image: str) -> Reference:

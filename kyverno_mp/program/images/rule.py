@@ -6,6 +6,7 @@ Next: program/image_verification. May touch: registries through program/ports.py
 Source: docs/behaviour/images 2.2-2.5, 2.7; docs/behaviour/engine 0.5, 8.7.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -107,10 +108,12 @@ class LinkedImageRule:
             found = self._result(scope, excepted(matched))
             found.exceptions = tuple(ir.key for ir in matched)
             return [found]
+        outcomes: list[Outcome] = []
         try:
-            outcomes = self._verified(request, scope, state, images)
+            # SAFETY: it extends one by one, so a failure that is known stays one.
+            outcomes.extend(self._verified(request, scope, state, images))
         except InputError as error:
-            outcomes = [Outcome(result.ERROR, error.message)]
+            outcomes.append(Outcome(result.ERROR, error.message))
         state.resource = annotated(state.resource, state.outcomes)
         return [self._result(scope, outcome) for outcome in outcomes]
 
@@ -136,9 +139,9 @@ class LinkedImageRule:
         scope: RuleContext,
         state: ImageState,
         images: list[Image],
-    ) -> list[Outcome]:
+    ) -> Iterator[Outcome]:
+        """Yield the outcomes as they are known. Raises: InputError."""
         blocks = [block.rendered(scope) for block in self._blocks]
-        outcomes: list[Outcome] = []
         for linked, block in zip(self._blocks, blocks, strict=True):
             reader = BlockReader(block, state.images, scope.runtime.deadline_ns)
             for image in images:
@@ -147,8 +150,7 @@ class LinkedImageRule:
                     state.outcomes[image.text] = result.PASS
                     continue
                 run = _BlockRun(self, linked, blocks, reader, scope)
-                outcomes += run.on(image, state)
-        return outcomes
+                yield from run.on(image, state)
 
     def denied(self, blocks: list[ImageVerification], scope: RuleContext) -> str | None:
         """Evaluate the deny conditions of all blocks; None if the rule has none."""

@@ -9,6 +9,9 @@ import pytest
 import yaml
 
 from kyverno_mp import limits
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.program.ports import SignatureQuery
 from tests.image_rig import Contents, Repository, Signer, digest_of, serving
 from tests.unit.cli.conftest import Command
 
@@ -128,6 +131,50 @@ def test_an_update_excuses_no_old_violation(command: Command, rig: Rig) -> None:
     pod = rig.pod(f"{rig.host}/app:v1")
     found = rows(command, policy, pod, "--set", "request.operation=UPDATE")
     assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
+
+
+_HUGE = b" " * (limits.REGISTRY_MANIFEST_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {}, _HUGE),
+        (302, {"Location": "ftp://elsewhere/x"}, b""),
+    ],
+    ids=["size", "url"],
+)
+def test_one_registry_answer_discards_no_failure(
+    command: Command, rig: Rig, answer: tuple[int, dict[str, str], bytes]
+) -> None:
+    rig.signed("app", Signer())
+    rig.contents.answers["GET", "/v2/odd/manifests/v1"] = answer
+    bad, odd = f"{rig.host}/app:v1", f"{rig.host}/odd:v1"
+    found = rows(command, rig.policy(mutateDigest=False), rig.pod(bad, odd))
+    texts = [text for status, text in found if status == "fail"]
+    for image in (bad, odd):
+        start = f"failed to verify image {image}: .attestors[0].entries[0].keys: "
+        assert any(text.startswith(start) for text in texts), found
+
+
+def test_an_exhausted_budget_discards_no_failure(
+    command: Command, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.signed("app", Signer())
+    rig.signed("late")
+    read = ImageReview.verify
+
+    def verify(self: ImageReview, asked: SignatureQuery, deadline_ns: int) -> str:
+        if "late" in asked.image:
+            raise BudgetExceeded("expr.budget", "no steps left")
+        return read(self, asked, deadline_ns)
+
+    monkeypatch.setattr(ImageReview, "verify", verify)
+    images = [f"{rig.host}/{one}:v1" for one in ("app", "late")]
+    found = rows(command, rig.policy(mutateDigest=False), rig.pod(*images))
+    start = f"failed to verify image {images[0]}: "
+    assert any(text.startswith(start) and one == "fail" for one, text in found)
+    assert ("error", "no steps left") in found
 
 
 def test_a_stranger_fails(command: Command, rig: Rig) -> None:
