@@ -161,11 +161,12 @@ def _check_certificate(layer: Layer, now: datetime) -> None:
         return
     try:
         certificate = load_certificates(text if type(text) is str else "")[0]
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     except ValueError as error:
         raise _Refused(f"the certificate is unreadable: {error}") from None
-    if now > certificate.not_valid_after_utc:
+    if now > end:
         raise _Refused("expected a signed timestamp to verify an expired certificate")
-    if now < certificate.not_valid_before_utc:
+    if now < begin:
         raise _Refused("the certificate is not valid yet")
 
 

@@ -81,7 +81,7 @@ def load_certificate_key(text: str, algorithm: str) -> Check:
         plain = text
     try:
         key = load_certificates(plain)[0].public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         reason = f"failed to unmarshal certificate from PEM format: {error}"
         text = f"failed to load certificate from {text}: {reason}"
         raise failed(text) from error
@@ -93,7 +93,11 @@ def load_certificates(text: str) -> list[x509.Certificate]:
     ders = [_decoded(body) for body in _CERTIFICATE.findall(text)]
     if not ders or None in ders:
         raise ValueError("error during PEM decoding")
-    return [x509.load_der_x509_certificate(der) for der in ders if der is not None]
+    try:
+        return [x509.load_der_x509_certificate(der) for der in ders if der is not None]
+    except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
+        # These are no ValueErrors, and the bytes may be anybody's.
+        raise ValueError(str(error)) from error
 
 
 def _hash(algorithm: str) -> hashes.HashAlgorithm:
@@ -136,7 +140,7 @@ def _ecdsa(key: ec.EllipticCurvePublicKey, chosen: hashes.HashAlgorithm) -> Chec
     def check(signature: bytes, data: bytes) -> str:
         try:
             key.verify(signature, data, ec.ECDSA(chosen))
-        except InvalidSignature:
+        except (InvalidSignature, ValueError, UnsupportedAlgorithm):
             return "invalid signature when validating ASN.1 encoded signature"
         return ""
 
@@ -148,7 +152,8 @@ def _rsa(key: rsa.RSAPublicKey, chosen: hashes.HashAlgorithm) -> Check:
     def check(signature: bytes, data: bytes) -> str:
         try:
             key.verify(signature, data, padding.PKCS1v15(), chosen)
-        except InvalidSignature:
+        except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+            # A ValueError: the key is too short for the hash.
             return "crypto/rsa: verification error"
         return ""
 

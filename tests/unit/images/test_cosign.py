@@ -1,6 +1,7 @@
 """Signatures and attestations hold exactly for the bytes that were signed."""
 
 import base64
+import contextlib
 import datetime as dt
 import json
 from collections.abc import Callable
@@ -227,6 +228,42 @@ def test_a_certificate_beside_a_good_key_must_be_valid_now() -> None:
     valid = _certificate(key, NOW + dt.timedelta(days=1))
     layer = _layer(payload, signature, **{name: valid})
     assert verified_payloads([layer], DIGEST, check, NOW)
+
+
+def _odd_certificates() -> list[str]:
+    """Return a certificate with each of its bytes changed in turn."""
+    pem = _certificate(ec.generate_private_key(ec.SECP256R1()), NOW)
+    der = x509.load_pem_x509_certificate(pem.encode()).public_bytes(
+        serialization.Encoding.DER
+    )
+    odd = []
+    for at in range(len(der)):
+        for flip in (0x01, 0x06, 0x80):
+            data = der[:at] + bytes([der[at] ^ flip]) + der[at + 1 :]
+            body = base64.encodebytes(data).decode()
+            odd.append(
+                f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
+            )
+    return odd
+
+
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
+def test_a_certificate_of_any_bytes_is_a_reason_and_no_crash() -> None:
+    """An annotation of a registry is anybody's text."""
+    signer = Signer()
+    payload = payload_for(DIGEST)
+    check = load_key(signer.pem, "sha256")
+    name = "dev.sigstore.cosign/certificate"
+    texts = set()
+    for odd in _odd_certificates():
+        layer = _layer(payload, signer.sign(payload), **{name: odd})
+        try:
+            verified_payloads([layer], DIGEST, check, NOW)
+        except ExpressionFailed as error:
+            texts.add(error.message)
+        with contextlib.suppress(ExpressionFailed):
+            load_certificate_key(odd, "sha256")
+    assert any("is not a valid X509 version" in text for text in texts), texts
 
 
 def test_no_mutation_of_a_signed_payload_verifies() -> None:
