@@ -10,6 +10,7 @@ All arithmetic is that of ``cryptography``; this module only selects the algorit
 import base64
 import binascii
 import re
+import warnings
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -18,6 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import load_der_public_key
+from cryptography.utils import CryptographyDeprecationWarning
 
 from kyverno_mp.errors import ExpressionFailed
 
@@ -94,7 +96,9 @@ def load_certificates(text: str) -> list[x509.Certificate]:
     if not ders or None in ders:
         raise ValueError("error during PEM decoding")
     try:
-        return [x509.load_der_x509_certificate(der) for der in ders if der is not None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+            return [x509.load_der_x509_certificate(der) for der in ders if der]
     except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
         # These are no ValueErrors, and the bytes may be anybody's.
         raise ValueError(str(error)) from error

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import NameOID
 
+from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.cosign import (
     SIGNATURE,
@@ -247,7 +248,6 @@ def _odd_certificates() -> list[str]:
     return odd
 
 
-@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 def test_a_certificate_of_any_bytes_is_a_reason_and_no_crash() -> None:
     """An annotation of a registry is anybody's text."""
     signer = Signer()
@@ -330,6 +330,45 @@ def test_statements(change: dict[str, Any], reason: str) -> None:
     layer = _layer(envelope, b"")
     text = _reason(lambda: verified_statements([layer], DIGEST, check, NOW))
     assert text == f"no matching attestations: {reason}"
+
+
+_FEW = limits.IMAGE_ENVELOPE_SIGNATURES_MAX
+
+
+@pytest.mark.parametrize(("others", "checked"), [(_FEW - 1, _FEW), (_FEW, 0)])
+def test_an_envelope_has_few_signatures(others: int, checked: int) -> None:
+    """Each is checked over the whole body, so their number is time."""
+    signer = Signer()
+    raw = json.loads(envelope_for(STATEMENT, signer))
+    bad = {"sig": base64.b64encode(b"bad").decode()}
+    raw["signatures"] = [bad] * others + raw["signatures"]
+    check, calls = load_key(signer.pem, "sha256"), []
+
+    def counted(signature: bytes, data: bytes) -> str:
+        calls.append(signature)
+        return check(signature, data)
+
+    layer = _layer(json.dumps(raw).encode(), b"")
+    if checked:
+        assert verified_statements([layer], DIGEST, counted, NOW)
+    else:
+        text = _reason(lambda: verified_statements([layer], DIGEST, counted, NOW))
+        assert f"more than {_FEW} signatures" in text
+    assert len(calls) == checked
+
+
+def test_an_empty_signature_is_not_checked() -> None:
+    raw = json.loads(envelope_for(STATEMENT, Signer()))
+    raw["signatures"] = [{"sig": ""}, {}, 1]
+    layer = _layer(json.dumps(raw).encode(), b"")
+    calls: list[bytes] = []
+
+    def check(signature: bytes, _data: bytes) -> str:
+        calls.append(signature)
+        return "bad"
+
+    assert _reason(lambda: verified_statements([layer], DIGEST, check, NOW))
+    assert calls == []
 
 
 @pytest.mark.parametrize(

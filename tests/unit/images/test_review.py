@@ -1,0 +1,65 @@
+"""One review reads what it needs, within its deadline, and remembers it by access."""
+
+import datetime as dt
+from collections.abc import Iterator
+
+import pytest
+
+from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
+from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import Credentials
+from tests.image_rig import Contents, Repository, Signer, serving
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+_LATER_NS = 2**62
+
+
+@pytest.fixture
+def contents() -> Contents:
+    return Contents()
+
+
+@pytest.fixture
+def host(contents: Contents) -> Iterator[str]:
+    with serving(contents, is_canned=False) as found:
+        yield found
+
+
+def review(until_ns: int = _LATER_NS) -> ImageReview:
+    """Return a review whose reads end later than its checks of signatures."""
+    client = Client(lambda _registry: Credentials(), user_agent="test")
+    return ImageReview(lambda _access: client, lambda: NOW, lambda _given: until_ns)
+
+
+def test_a_digest_belongs_to_one_access(contents: Contents, host: str) -> None:
+    repository = Repository("app")
+    first = repository.image()
+    repository.load(contents)
+    one = review()
+    image = f"{host}/app:v1"
+    assert one.digest(image, RegistryAccess(), 0) == first
+    contents.answers["GET", "/v2/app/manifests/v1"] = (404, {}, b"")
+    assert one.digest(image, RegistryAccess(), 0) == first
+    with pytest.raises(ExpressionFailed):
+        one.digest(image, RegistryAccess(secrets=("other",)), 0)
+
+
+@pytest.mark.parametrize("kind", ["sig", "att"])
+def test_no_signature_is_checked_after_the_deadline(
+    contents: Contents, host: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, signer = Repository("app"), Signer()
+    digest = repository.image()
+    repository.sign(digest, signer)
+    repository.attest(digest, signer, "t", {"a": 1})
+    repository.load(contents)
+    asked = SignatureQuery(f"{host}/app:v1", key=signer.pem)
+    one = review()
+    assert one.verify(asked, 0) == digest
+    monkeypatch.setattr(
+        "kyverno_mp.images.verifier.monotonic_ns", lambda: _LATER_NS + 1
+    )
+    with pytest.raises(DeadlinePassed):
+        one.verify(asked, 0) if kind == "sig" else one.statements(asked, 0)
