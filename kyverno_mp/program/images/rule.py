@@ -29,6 +29,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import RuleGate, excepted
 from kyverno_mp.values.json_patch import apply_patch
+from kyverno_mp.values.json_pointer import decoded, entry_at
 from kyverno_mp.values.jsonvalue import Json
 
 _RECORDED: Final = {result.PASS: result.PASS, result.SKIP: result.SKIP}
@@ -271,11 +272,10 @@ def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> 
 
 def _at(resource: Json, pointer: str) -> Json:
     value = resource
-    for token in pointer.split("/")[1:]:
-        if type(value) is dict and token in value:
-            value = value[token]
-        elif type(value) is list and token.isdecimal() and int(token) < len(value):
-            value = value[int(token)]
-        else:
+    for token in map(decoded, pointer.split("/")[1:]):
+        if type(value) not in (dict, list):
+            return _MISSING
+        value, reason = entry_at(value, token)
+        if reason:
             return _MISSING
     return value

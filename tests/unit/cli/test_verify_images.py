@@ -177,6 +177,51 @@ def test_an_exhausted_budget_discards_no_failure(
     assert ("error", "no steps left") in found
 
 
+def test_containers_with_the_same_name_are_all_verified(
+    command: Command, rig: Rig
+) -> None:
+    rig.signed("app")
+    rig.signed("bad", Signer())
+    file = rig.pod(f"{rig.host}/bad:v1", f"{rig.host}/app:v1")
+    file.write_text(file.read_text().replace("name: c1", "name: c0"))
+    found = rows(command, rig.policy(), file)
+    start = f"failed to verify image {rig.host}/bad:v1: "
+    assert any(text.startswith(start) and one == "fail" for one, text in found)
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+@pytest.mark.parametrize("key", ["a/b", "a~1b", "9" * 5000])
+def test_an_image_below_any_key_gets_its_digest(
+    command: Command, rig: Rig, key: str, operation: str
+) -> None:
+    rig.signed("app")
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    (rule,) = policy["spec"]["rules"]
+    rule["match"] = {"any": [{"resources": {"kinds": ["Task"]}}]}
+    rule["imageExtractors"] = {"Task": [{"path": "/spec/steps/*/image"}]}
+    file.write_text(yaml.safe_dump(policy))
+    task = rig.folder / "task.yaml"
+    steps = {key: {"image": f"{rig.host}/app:v1"}}
+    task.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "e.com/v1",
+                "kind": "Task",
+                "metadata": {"name": "t"},
+                "spec": {"steps": steps},
+            }
+        )
+    )
+    found = rows(command, file, task, "--set", f"request.operation={operation}")
+    if operation == "CREATE":
+        text = f"verified image signatures for {rig.host}/app:v1"
+        assert found == [("pass", "image verified"), ("pass", text)]
+    else:
+        # The image is that of the old object, so it is not verified again.
+        assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
+
+
 def test_a_stranger_fails(command: Command, rig: Rig) -> None:
     digest = rig.signed("app", Signer())
     found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
