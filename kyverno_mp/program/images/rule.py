@@ -208,7 +208,7 @@ class _BlockRun:
                 )
         if verdict is not None:
             if block.attestors or block.attestations:
-                state.outcomes[text] = _RECORDED.get(verdict.status, result.FAIL)
+                _record(state.outcomes, text, verdict.status)
             outcomes.append(verdict)
         return outcomes
 
@@ -261,6 +261,13 @@ class _BlockRun:
             return Outcome(result.FAIL, f"validation in verifyImages failed: {denial}")
         name = self.rule.ir.name
         return Outcome(result.PASS, f"verifyImages validation is passed in {name} rule")
+
+
+def _record(outcomes: dict[str, str], text: str, status: str) -> None:
+    """Record an outcome. SAFETY: a skip never hides what verification found."""
+    found = _RECORDED.get(status, result.FAIL)
+    if found != result.SKIP or outcomes.get(text, result.SKIP) == result.SKIP:
+        outcomes[text] = found
 
 
 def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> bool:

@@ -222,6 +222,22 @@ def test_an_image_below_any_key_gets_its_digest(
         assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
 
 
+def test_a_skip_hides_no_failure(command: Command, rig: Rig) -> None:
+    digest = rig.signed("app", Signer())
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    (rule,) = policy["spec"]["rules"]
+    skips = json.loads(json.dumps(rule))
+    skips["name"] = "skips"
+    skips["verifyImages"][0]["skipImageReferences"] = ["*"]
+    policy["spec"]["rules"].append(skips)
+    file.write_text(yaml.safe_dump(policy))
+    found = rows(command, file, rig.pod(f"{rig.host}/app:v1"))
+    # Both rules check the same record.
+    failed = ("fail", f"unverified image {rig.host}/app@{digest}")
+    assert found.count(failed) == len(policy["spec"]["rules"])
+
+
 def test_a_stranger_fails(command: Command, rig: Rig) -> None:
     digest = rig.signed("app", Signer())
     found = rows(command, rig.policy(), rig.pod(f"{rig.host}/app:v1"))
