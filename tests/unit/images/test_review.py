@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from kyverno_mp import limits
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
 from kyverno_mp.images.verifier import ImageReview
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
-from tests.image_rig import Contents, Repository, Signer, serving
+from tests.image_rig import Contents, Repository, Signer, digest_of, serving
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _LATER_NS = 2**62
@@ -63,3 +64,52 @@ def test_no_signature_is_checked_after_the_deadline(
     )
     with pytest.raises(DeadlinePassed):
         one.verify(asked, 0) if kind == "sig" else one.statements(asked, 0)
+
+
+def _signatures(contents: Contents, *layers: bytes) -> str:
+    repository = Repository("app")
+    digest = repository.image()
+    repository.attach(digest, "sig", [(layer, "") for layer in layers])
+    repository.load(contents)
+    return digest
+
+
+def _reason(host: str) -> str:
+    with pytest.raises(ExpressionFailed) as caught:
+        review().verify(SignatureQuery(f"{host}/app:v1", key=Signer().pem), 0)
+    return caught.value.message
+
+
+def test_layers_that_fail_count_by_what_was_received(
+    contents: Contents, host: str
+) -> None:
+    """The bytes of a wrong blob cost as much as those of a right one."""
+    layers = [b"%d" % i for i in range(3)]
+    _signatures(contents, *layers)
+    body = b" " * limits.REGISTRY_BLOB_BYTES_MAX
+    for layer in layers:
+        contents.answers["GET", f"/v2/app/blobs/{digest_of(layer)}"] = (200, {}, body)
+    assert f"more than {limits.IMAGE_SIGNATURE_BYTES_MAX} bytes" in _reason(host)
+
+
+def test_a_blob_of_many_layers_is_read_once(contents: Contents, host: str) -> None:
+    _signatures(contents, b"{}", b"{}")
+    path = ("GET", f"/v2/app/blobs/{digest_of(b'{}')}")
+    contents.once[path] = contents.answers.pop(path)
+    assert "blob unknown" not in _reason(host)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"errors": [{"code": "X", "message": "a\\u001b[31mb%s"}]}' % (b"y" * 5000),
+        b"a\x1b[31mb" + b"y" * 5000,
+    ],
+)
+def test_a_registry_has_few_and_plain_words(
+    contents: Contents, host: str, body: bytes
+) -> None:
+    contents.answers["GET", "/v2/app/manifests/v1"] = (418, {}, body)
+    text = _reason(host)
+    assert "a[31mb" in text
+    assert len(text) < 1300  # noqa: PLR2004 - 1,024 characters and the URL
