@@ -178,7 +178,12 @@ class LinkedRule:
         reads_more = bool(ir.context or ir.unsupported)
         self.operation_only: Conditions | None = None
         """Preconditions whose outcome is the same for all rules of a request."""
-        if given is not None and not reads_more and reads_operation_only(given):
+        if (
+            given is not None
+            and not reads_more
+            and self._image_check is None
+            and reads_operation_only(given)
+        ):
             self.operation_only = given
         plain = not (reads_more or ir.exceptions) and given is None
         self.bare: Callable[[Json], bool] | None = (
@@ -243,7 +248,8 @@ class LinkedRule:
 
     def fast(self, request: Request, scope: RuleContext) -> int:
         """Return the fast code; EXPLAIN for results that need a message, or errors."""
-        if self.ir.unsupported:
+        if self.ir.unsupported or self._image_check is not None:
+            # Images are looked at before the preconditions: none means no result.
             return EXPLAIN
         entries = self._gate.entries
         try:

@@ -193,7 +193,12 @@ class _BlockRun:
     def on(self, image: Image, state: ImageState) -> list[Outcome]:
         """Return the outcomes for one image: none, one, or also a failed digest."""
         block, outcomes = self.reader.block, []
-        verdict = self._verdict(image)
+        before = self.scope.root
+        try:
+            verdict = self._verdict(image)
+        finally:
+            # Predicates of one image are no facts about the next.
+            self.scope.root = before
         text = image.text
         if block.mutate_digest and not image.digest:
             try:
@@ -264,9 +269,12 @@ class _BlockRun:
 
 
 def _record(outcomes: dict[str, str], text: str, status: str) -> None:
-    """Record an outcome. SAFETY: a skip never hides what verification found."""
+    """Record an outcome. SAFETY: a skip never hides a failure.
+
+    KYVERNO: it replaces a pass, and the check accepts both (docs/behaviour/images 2.7).
+    """
     found = _RECORDED.get(status, result.FAIL)
-    if found != result.SKIP or outcomes.get(text, result.SKIP) == result.SKIP:
+    if found != result.SKIP or outcomes.get(text) != result.FAIL:
         outcomes[text] = found
 
 

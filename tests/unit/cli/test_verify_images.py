@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,14 @@ import yaml
 
 from kyverno_mp import limits
 from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.images.verifier import ImageReview
-from kyverno_mp.program.ports import SignatureQuery
+from kyverno_mp.ir.rules import ImageBlockIR, VerifyImagesIR
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.images.outcomes import ImageCheckBody
+from kyverno_mp.program.ports import OFFLINE, SignatureQuery
+from kyverno_mp.program.request import Request
 from tests.image_rig import Contents, Repository, Signer, digest_of, serving
 from tests.unit.cli.conftest import Command
 
@@ -89,7 +96,8 @@ def rows(
 ) -> list[tuple[str, str]]:
     done = command("apply", policy, "-r", pod, "-p", *options)
     report = yaml.safe_load(done.out[done.out.find("apiVersion:") :])
-    found = [(row["result"], row.get("message", "")) for row in report["results"]]
+    results = (report or {}).get("results") or []
+    found = [(row["result"], row.get("message", "")) for row in results]
     assert done.code == int(any(status in ("fail", "error") for status, _ in found))
     return sorted(found)
 
@@ -236,6 +244,71 @@ def test_a_skip_hides_no_failure(command: Command, rig: Rig) -> None:
     # Both rules check the same record.
     failed = ("fail", f"unverified image {rig.host}/app@{digest}")
     assert found.count(failed) == len(policy["spec"]["rules"])
+
+
+def test_delete_has_no_response(command: Command, rig: Rig) -> None:
+    rig.signed("app", Signer())
+    pod = rig.pod(f"{rig.host}/app:v1")
+    assert rows(command, rig.policy(), pod, "--set", "request.operation=DELETE") == []
+
+
+@pytest.mark.parametrize("options", [(), ("-p",)], ids=["fast", "explained"])
+def test_no_image_means_no_result_whatever_the_preconditions(
+    command: Command, rig: Rig, options: tuple[str, ...]
+) -> None:
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    key = "{{request.operation}}"
+    condition = {"key": key, "operator": "Equals", "value": "CONNECT"}
+    policy["spec"]["rules"][0]["preconditions"] = {"all": [condition]}
+    file.write_text(yaml.safe_dump(policy))
+    done = command("apply", file, "-r", rig.pod("elsewhere.io/app:v1"), *options)
+    assert done.code == 0
+    # The summary, or the report.
+    assert ("skip: 0" in done.out) or ("skip" not in done.out)
+
+
+@pytest.mark.parametrize("status", [["pass"], {"pass": 1}, 1, None])
+def test_a_record_of_any_type_proves_nothing(status: object) -> None:
+    digest = digest_of(b"image")
+    image = f"r.io/app@{digest}"
+    metadata = {"annotations": {ANNOTATION: json.dumps({image: status})}}
+    block = ImageBlockIR(parse_document({}), references=("*",))
+    ir = VerifyImagesIR((block,))
+    pod: dict[str, Any] = {"kind": "Pod", "metadata": metadata}
+    pod["spec"] = {"containers": [{"name": "c", "image": image}]}
+    runtime = Runtime(
+        now=lambda: datetime(2026, 1, 2, tzinfo=UTC), monotonic_ns=lambda: 0
+    )
+    scope = RequestContext(Request(object=pod), OFFLINE, runtime).rule_scope("r")
+    (found,) = ImageCheckBody(ir).explain(scope, pod)
+    assert (found.status, found.message) == ("fail", f"unverified image {image}")
+
+
+def test_predicates_of_one_image_are_no_facts_about_the_next(
+    command: Command, rig: Rig
+) -> None:
+    for name, predicate in (("one", {"author": "alice"}), ("two", {"other": "x"})):
+        repository = Repository(name)
+        kind = "https://e.com/review"
+        repository.attest(repository.image(), rig.signer, kind, predicate)
+        repository.load(rig.contents)
+    condition = {"key": "{{ review.author }}", "operator": "Equals", "value": "alice"}
+    attestation = {
+        "type": "https://e.com/review",
+        "attestors": [rig.keys()],
+        "conditions": [{"all": [condition]}],
+    }
+    first = {**attestation, "name": "review"}
+    given = {"attestors": [], "mutateDigest": False, "verifyDigest": False}
+    file = rig.policy(**given, required=False, attestations=[first])
+    policy = yaml.safe_load(file.read_text())
+    blocks = policy["spec"]["rules"][0]["verifyImages"]
+    # The second block has no name for the predicate, so nothing is called "review".
+    blocks.append({**blocks[0], "attestations": [attestation]})
+    file.write_text(yaml.safe_dump(policy))
+    found = rows(command, file, rig.pod(f"{rig.host}/one:v1"))
+    assert {status for status, _ in found} == {"pass", "fail"}
 
 
 def test_a_stranger_fails(command: Command, rig: Rig) -> None:

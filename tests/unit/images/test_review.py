@@ -8,6 +8,13 @@ import pytest
 from kyverno_mp import limits
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
 from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.policy.fields.image_verification import (
+    Attestor,
+    AttestorSet,
+    ImageVerification,
+    StaticKeyAttestor,
+)
+from kyverno_mp.program.images.attestors import BlockReader, verify_sets
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
@@ -112,4 +119,15 @@ def test_a_registry_has_few_and_plain_words(
     contents.answers["GET", "/v2/app/manifests/v1"] = (418, {}, body)
     text = _reason(host)
     assert "a[31mb" in text
-    assert len(text) < 1300  # noqa: PLR2004 - 1,024 characters and the URL
+    assert len(text) < 1300
+
+
+def test_a_count_above_the_entries_says_so(contents: Contents, host: str) -> None:
+    repository, signer = Repository("app"), Signer()
+    repository.sign(repository.image(), signer)
+    repository.load(contents)
+    keys = StaticKeyAttestor(public_keys=signer.pem)
+    listed = AttestorSet(count=2, entries=(Attestor(keys=keys),))
+    reader = BlockReader(ImageVerification(attestors=(listed,)), review(), 0)
+    (failure,) = verify_sets(reader, f"{host}/app:v1")
+    assert failure.text == ".attestors[0]: count 2 exceeds the 1 entries"
