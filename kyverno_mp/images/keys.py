@@ -120,7 +120,8 @@ def _unread(reference: str) -> str:
     scheme, colon, _ = reference.partition("://")
     if colon and scheme not in ("k8s", "env", "http", "https"):
         return f"loading URL: unrecognized scheme: {scheme}://"
-    return f"open {reference}: this version reads inline keys only"
+    text = "references are not supported; give the key inline as PEM"
+    return f"open {reference}: {text}"
 
 
 def _decoded(body: str) -> bytes | None:

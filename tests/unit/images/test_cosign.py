@@ -108,8 +108,8 @@ def test_algorithms(
             "junk",
             "sha256",
             (
-                "failed to load public key from junk: open junk: this version reads"
-                " inline keys only"
+                "failed to load public key from junk: open junk: references are not"
+                " supported; give the key inline as PEM"
             ),
         ),
         (
@@ -139,7 +139,9 @@ def test_a_key_reference_opens_no_file(tmp_path: Any) -> None:
     """Upstream reads any file that the author of a policy names."""
     file = tmp_path / "cosign.pub"
     file.write_text(Signer().pem)
-    assert "inline keys only" in _reason(lambda: load_key(str(file), "sha256"))
+    assert "references are not supported" in _reason(
+        lambda: load_key(str(file), "sha256")
+    )
 
 
 @pytest.mark.parametrize(
