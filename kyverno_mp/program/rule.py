@@ -175,15 +175,10 @@ class LinkedRule:
         )
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
         given = ir.preconditions
-        reads_more = bool(ir.context or ir.unsupported)
+        reads_more = bool(ir.context or ir.unsupported or self._image_check)
         self.operation_only: Conditions | None = None
         """Preconditions whose outcome is the same for all rules of a request."""
-        if (
-            given is not None
-            and not reads_more
-            and self._image_check is None
-            and reads_operation_only(given)
-        ):
+        if given is not None and not reads_more and reads_operation_only(given):
             self.operation_only = given
         plain = not (reads_more or ir.exceptions) and given is None
         self.bare: Callable[[Json], bool] | None = (
