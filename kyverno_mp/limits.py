@@ -546,6 +546,10 @@ REGISTRY_LAYERS_MAX = 1000
 IMAGE_SIGNATURES_MAX = 1000
 """Signatures of one image that are read, one request each: Cosign's own limit."""
 
+IMAGE_ENVELOPE_SIGNATURES_MAX = 100
+"""Signatures of one attestation, each checked over its whole body of at most 8 MiB:
+Cosign writes one, in-toto a handful. 100 of them take seconds at worst."""
+
 IMAGE_SIGNATURE_BYTES_MAX = 16 * 1024 * 1024
 """All payloads of one signature or attestation manifest together: an attestation may
 contain an SBOM of some megabytes."""

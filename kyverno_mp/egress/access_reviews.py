@@ -18,7 +18,7 @@ from kyverno_mp.program.ports import AccessQuery
 
 _ACCOUNT: Final = "system:serviceaccount:"
 _KEPT_S: Final = 5.0
-"""Only permissions: whoever grants one, and tries again, gets the new answer."""
+"""Denials are not cached, so a retry after a grant succeeds at once."""
 _CALL_NS_MAX: Final = 3 * 10**9
 _ATTRIBUTES: Final = (
     "verb",

@@ -9,9 +9,10 @@ Failures have the texts of go-containerregistry, which reports contain.
 
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
-from kyverno_mp.errors import ExpressionFailed, RequestInvalid
+from kyverno_mp.errors import ExpressionFailed, InputError, RequestInvalid
 from kyverno_mp.images.cosign import Layer
 from kyverno_mp.images.keys import failed
 from kyverno_mp.limits import (
@@ -32,6 +33,8 @@ _OK, _MISSING = 200, 404
 _NO_REFERRERS: Final = frozenset({400, 404, 406})
 _NAME_LENGTH: Final = range(2, 256)
 _BODY_CHARACTERS: Final = 1024
+_ERRORS_MAX: Final = 10
+"""Errors of one answer that are shown; a registry sends one."""
 _PHRASES: Final = {
     **{status.value: status.phrase for status in HTTPStatus},
     # Go's words where they differ.
@@ -41,6 +44,14 @@ _PHRASES: Final = {
 _SIGNATURE_TYPE: Final = "application/vnd.dev.cosign.artifact.sig.v1+json"
 
 
+class _Blob(NamedTuple):
+    """One blob; ``received`` bytes, also of one with a ``problem``."""
+
+    received: int
+    payload: bytes
+    problem: str = ""
+
+
 class Artifacts:
     """Reads of one registry client."""
 
@@ -48,7 +59,9 @@ class Artifacts:
         self._client = client
 
     def digest(self, image: str, deadline_ns: int) -> str:
-        """Return the digest of an image or index; one in the reference is not read.
+        """Return the digest of an image or index.
+
+        A digest in the reference is returned without a read.
 
         Raises: ExpressionFailed (``image.not_found`` for a 404), DependencyError.
         """
@@ -100,11 +113,8 @@ class Artifacts:
     def _referring(
         self, place: Reference, digest: str, deadline_ns: int
     ) -> list[dict[str, Json]]:
-        url, answer = self._client.read(
-            place,
-            f"referrers/{digest}",
-            deadline_ns,
-            bytes_max=REGISTRY_MANIFEST_BYTES_MAX,
+        url, answer = self._read(
+            place, f"referrers/{digest}", deadline_ns, REGISTRY_MANIFEST_BYTES_MAX
         )
         kind = answer.headers.get("content-type", "")
         if answer.status in _NO_REFERRERS or (
@@ -130,46 +140,60 @@ class Artifacts:
             text = f"{name}: more than {IMAGE_SIGNATURES_MAX} signatures"
             raise failed(text)
         left = IMAGE_SIGNATURE_BYTES_MAX
+        blobs: dict[str, _Blob] = {}
         found = []
         for layer in layers:
-            read = self._layer(place, layer, deadline_ns)
-            left -= len(read.payload)
+            fields: Mapping[str, Json] = layer if type(layer) is dict else {}
+            given, digest = fields.get("annotations"), str(fields.get("digest"))
+            blob = blobs.get(digest)
+            if blob is None:
+                blob = blobs[digest] = self._blob(place, digest, deadline_ns)
+            # Read once, but each layer's signature is checked over the whole payload.
+            left -= blob.received
             if left < 0:
                 text = (
                     f"{name}: payloads of more than {IMAGE_SIGNATURE_BYTES_MAX} bytes"
                 )
                 raise failed(text)
-            found.append(read)
+            annotations = given if type(given) is dict else {}
+            found.append(Layer(digest, blob.payload, annotations, blob.problem))
         return found
 
-    def _layer(self, place: Reference, raw: Json, deadline_ns: int) -> Layer:
-        fields: Mapping[str, Json] = raw if type(raw) is dict else {}
-        given, digest = fields.get("annotations"), fields.get("digest")
-        annotations = given if type(given) is dict else {}
+    def _blob(self, place: Reference, digest: str, deadline_ns: int) -> _Blob:
+        received = 0
         try:
             named = parsed(f"{place.place}@{digest}")
-            url, answer = self._client.read(
-                named,
-                f"blobs/{named.digest}",
-                deadline_ns,
-                bytes_max=REGISTRY_BLOB_BYTES_MAX,
+            # A blob that is refused half-way may have been as large as any other.
+            received = REGISTRY_BLOB_BYTES_MAX
+            url, answer = self._read(
+                named, f"blobs/{named.digest}", deadline_ns, REGISTRY_BLOB_BYTES_MAX
             )
+            received = len(answer.body)
             if answer.status != _OK:
-                return Layer(named.digest, b"", annotations, http_error(url, answer))
+                return _Blob(received, b"", http_error(url, answer))
             _digest(answer.body, named.digest, named.name)
-        except (ExpressionFailed, RequestInvalid) as error:
-            return Layer(str(digest), b"", annotations, error.message)
-        return Layer(named.digest, answer.body, annotations)
+        except ExpressionFailed as error:
+            return _Blob(received, b"", error.message)
+        return _Blob(received, answer.body)
 
     def _manifest(
         self, reference: Reference, deadline_ns: int
     ) -> tuple[str, RegistryResponse]:
-        return self._client.read(
-            reference,
-            f"manifests/{reference.identifier}",
-            deadline_ns,
-            bytes_max=REGISTRY_MANIFEST_BYTES_MAX,
-        )
+        path = f"manifests/{reference.identifier}"
+        return self._read(reference, path, deadline_ns, REGISTRY_MANIFEST_BYTES_MAX)
+
+    def _read(
+        self, place: Reference, path: str, deadline_ns: int, bytes_max: int
+    ) -> tuple[str, RegistryResponse]:
+        """Read below a repository; an answer that is no answer fails this read only.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        try:
+            return self._client.read(place, path, deadline_ns, bytes_max=bytes_max)
+        except InputError as error:
+            # SAFETY: else one registry's answer discards the failures of other images.
+            raise failed(error.message) from error
 
 
 def parsed(image: str) -> Reference:
@@ -185,14 +209,14 @@ def parsed(image: str) -> Reference:
 
 def http_error(url: str, answer: RegistryResponse) -> str:
     """Return the text for a refused GET."""
-    errors = list(_errors(answer.body))
+    errors = list(islice(_errors(answer.body), _ERRORS_MAX))
     if len(errors) > 1:
         return f"GET {url}: multiple errors returned: {'; '.join(errors)}"
     if errors:
         return f"GET {url}: {errors[0]}"
     phrase = _PHRASES.get(answer.status, "")
     text = f"GET {url}: unexpected status code {answer.status} {phrase}".rstrip()
-    body = answer.body.decode(errors="replace").strip()[:_BODY_CHARACTERS]
+    body = _plain(answer.body.decode(errors="replace").strip())
     return f"{text}: {body}" if body else text
 
 
@@ -206,7 +230,16 @@ def _errors(body: bytes) -> Iterator[str]:
             continue
         parts = f"{one.get('code', '')}: {one.get('message', '')}"
         detail = one.get("detail")
-        yield parts if detail is None else f"{parts}; {sprint(detail)}"
+        yield _plain(parts if detail is None else f"{parts}; {sprint(detail)}")
+
+
+def _plain(text: str) -> str:
+    """Return a registry's text, cut and without control characters.
+
+    SAFETY: it reaches terminals, logs and reports.
+    """
+    cut = text[:_BODY_CHARACTERS]
+    return "".join(one for one in cut if one.isprintable() or one in "\n\t")
 
 
 def _object(data: bytes, what: str) -> dict[str, Json]:

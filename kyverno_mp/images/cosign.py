@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Final
 
 from kyverno_mp.images.keys import Check, failed, load_certificates
+from kyverno_mp.limits import IMAGE_ENVELOPE_SIGNATURES_MAX
 from kyverno_mp.values.gojson import JsonInvalid, decode_json
 from kyverno_mp.values.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
@@ -161,11 +162,12 @@ def _check_certificate(layer: Layer, now: datetime) -> None:
         return
     try:
         certificate = load_certificates(text if type(text) is str else "")[0]
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     except ValueError as error:
         raise _Refused(f"the certificate is unreadable: {error}") from None
-    if now > certificate.not_valid_after_utc:
+    if now > end:
         raise _Refused("expected a signed timestamp to verify an expired certificate")
-    if now < certificate.not_valid_before_utc:
+    if now < begin:
         raise _Refused("the certificate is not valid yet")
 
 
@@ -198,10 +200,14 @@ def _signed_body(envelope: Mapping[str, Json], check: Check) -> bytes:
         raise _Refused(
             "unable to base64 decode payload (is payload in the right format?)"
         )
+    if len(signatures) > IMAGE_ENVELOPE_SIGNATURES_MAX:
+        raise _Refused(
+            f"more than {IMAGE_ENVELOPE_SIGNATURES_MAX} signatures of one envelope"
+        )
     signed = b"DSSEv1 %d %s %d %s" % (len(_IN_TOTO), _IN_TOTO.encode(), len(body), body)
     for one in signatures:
         signature = _base64(one.get("sig") if type(one) is dict else None)
-        if signature is not None and not check(signature, signed):
+        if signature and not check(signature, signed):
             return body
     raise _Refused("accepted signatures do not match threshold, Found: 0, Expected 1")
 

@@ -10,6 +10,7 @@ All arithmetic is that of ``cryptography``; this module only selects the algorit
 import base64
 import binascii
 import re
+import warnings
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
@@ -18,6 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import load_der_public_key
+from cryptography.utils import CryptographyDeprecationWarning
 
 from kyverno_mp.errors import ExpressionFailed
 
@@ -81,7 +83,7 @@ def load_certificate_key(text: str, algorithm: str) -> Check:
         plain = text
     try:
         key = load_certificates(plain)[0].public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         reason = f"failed to unmarshal certificate from PEM format: {error}"
         text = f"failed to load certificate from {text}: {reason}"
         raise failed(text) from error
@@ -93,7 +95,13 @@ def load_certificates(text: str) -> list[x509.Certificate]:
     ders = [_decoded(body) for body in _CERTIFICATE.findall(text)]
     if not ders or None in ders:
         raise ValueError("error during PEM decoding")
-    return [x509.load_der_x509_certificate(der) for der in ders if der is not None]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+            return [x509.load_der_x509_certificate(der) for der in ders if der]
+    except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
+        # These are no ValueErrors, and the bytes may be anybody's.
+        raise ValueError(str(error)) from error
 
 
 def _hash(algorithm: str) -> hashes.HashAlgorithm:
@@ -112,7 +120,8 @@ def _unread(reference: str) -> str:
     scheme, colon, _ = reference.partition("://")
     if colon and scheme not in ("k8s", "env", "http", "https"):
         return f"loading URL: unrecognized scheme: {scheme}://"
-    return f"open {reference}: this version reads inline keys only"
+    text = "references are not supported; give the key inline as PEM"
+    return f"open {reference}: {text}"
 
 
 def _decoded(body: str) -> bytes | None:
@@ -136,7 +145,7 @@ def _ecdsa(key: ec.EllipticCurvePublicKey, chosen: hashes.HashAlgorithm) -> Chec
     def check(signature: bytes, data: bytes) -> str:
         try:
             key.verify(signature, data, ec.ECDSA(chosen))
-        except InvalidSignature:
+        except (InvalidSignature, ValueError, UnsupportedAlgorithm):
             return "invalid signature when validating ASN.1 encoded signature"
         return ""
 
@@ -148,7 +157,8 @@ def _rsa(key: rsa.RSAPublicKey, chosen: hashes.HashAlgorithm) -> Check:
     def check(signature: bytes, data: bytes) -> str:
         try:
             key.verify(signature, data, padding.PKCS1v15(), chosen)
-        except InvalidSignature:
+        except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+            # A ValueError: the key is too short for the hash.
             return "crypto/rsa: verification error"
         return ""
 

@@ -12,8 +12,14 @@ is that digest.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
+from time import monotonic_ns
 
-from kyverno_mp.errors import Error, ExpressionFailed
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    ExpressionFailed,
+    InputError,
+)
 from kyverno_mp.images.artifacts import NOT_FOUND, Artifacts, parsed
 from kyverno_mp.images.cosign import (
     Layer,
@@ -41,18 +47,19 @@ class ImageReview:
         self._client = client
         self._now = now
         self._deadline_ns = deadline_ns
-        self._digests: dict[str, str] = {}
+        self._digests: dict[tuple[str, RegistryAccess], str] = {}
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
         """Return the digest, resolved once.
 
         Raises: ExpressionFailed, DependencyError.
         """
-        found = self._digests.get(image)
+        # SAFETY: another access may read another image, or none.
+        found = self._digests.get((image, access))
         if found is None:
             artifacts = Artifacts(self._client(access))
             found = artifacts.digest(image, self._deadline_ns(deadline_ns))
-            self._digests[image] = found
+            self._digests[image, access] = found
         return found
 
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
@@ -60,14 +67,15 @@ class ImageReview:
 
         Raises: ExpressionFailed with upstream's text, DependencyError.
         """
-        check = _check(asked)
+        key = _check(asked)
         place, digest = self._located(asked, deadline_ns)
         layers: list[Layer] = []
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
+        check = _in_time(key, until)
         if asked.oci11:
-            # KYVERNO: a failure of referrers falls back to the tag without a word.
-            with suppress(Error):
+            # KYVERNO: a failure of referrers falls back to the tag silently.
+            with suppress(InputError, DependencyError):
                 layers = artifacts.referrers(place, digest, until)
                 if layers:
                     return self._verified(layers, digest, check, asked)
@@ -92,10 +100,11 @@ class ImageReview:
 
         Raises: ExpressionFailed with upstream's text, DependencyError.
         """
-        check = _check(asked)
+        key = _check(asked)
         place, digest = self._located(asked, deadline_ns)
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
+        check = _in_time(key, until)
         layers = artifacts.signatures(place, digest, "att", until)
         found = verified_statements(layers, digest, check, self._now())
         if asked.annotations:
@@ -121,6 +130,19 @@ class ImageReview:
                 raise
             raise failed(f"image tag not found: {error.message}") from error
         return place, digest
+
+
+def _in_time(check: Check, until_ns: int) -> Check:
+    """Return a check that raises DeadlinePassed after the deadline."""
+
+    def timed(signature: bytes, data: bytes) -> str:
+        if monotonic_ns() > until_ns:
+            raise DeadlinePassed(
+                "images.deadline", "the signatures were not checked in time"
+            )
+        return check(signature, data)
+
+    return timed
 
 
 def _check(asked: SignatureQuery) -> Check:

@@ -55,6 +55,9 @@ def _missing(block: ImageVerification) -> Iterator[str]:
     ):
         if given:
             yield f"{_BLOCK}.{name}"
+    if block.image and block.annotations:
+        # KYVERNO: upstream makes an attestor of them, which names no signer.
+        yield f"{_BLOCK}.image with annotations"
     for listed in block.attestors:
         yield from _in_set(listed, f"{_BLOCK}.attestors")
     for attestation in block.attestations:
@@ -89,13 +92,17 @@ def _in_entry(entry: Attestor, place: str) -> Iterator[str]:
         yield from _in_logs(entry.keys.rekor, entry.keys.ctlog, f"{place}.keys")
     elif entry.certificates is not None:
         yield from _in_certificates(entry.certificates, f"{place}.certificates")
-    else:
+    elif entry.keyless is not None:
         yield f"{place}.keyless"
+    else:
+        yield f"{place} without keys, certificates or keyless"
 
 
 def _in_certificates(given: CertificateAttestor, place: str) -> Iterator[str]:
-    if given.cert_chain or not given.cert:
+    if given.cert_chain:
         yield f"{place}.certChain"
+    elif not given.cert:
+        yield f"{place} without cert"
     yield from _in_logs(given.rekor, given.ctlog, place)
 
 

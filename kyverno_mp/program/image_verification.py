@@ -34,12 +34,18 @@ def verify_policy(
     context: RequestContext,
     state: ImageState,
 ) -> PolicyResponse:
-    """Run the rules of one policy, each on the object that the previous one left.
+    """Run the rules of one policy; each changes the object that the previous one left.
+
+    All of them verify the images of the object as it was before the first rule.
 
     Raises: DependencyError (deadline).
     """
     response = PolicyResponse(policy)
+    if context.request.operation == "DELETE":
+        # What is deleted has no images to run.
+        return response
     request, runtime = copy_of(context.request), context.runtime
+    state.given = state.resource
     for rule in rules:
         request.object = state.resource
         try:

@@ -175,7 +175,7 @@ class LinkedRule:
         )
         self._enforced_alone = (ir.action.action or policy.action.action) == "Enforce"
         given = ir.preconditions
-        reads_more = bool(ir.context or ir.unsupported)
+        reads_more = bool(ir.context or ir.unsupported or self._image_check)
         self.operation_only: Conditions | None = None
         """Preconditions whose outcome is the same for all rules of a request."""
         if given is not None and not reads_more and reads_operation_only(given):
@@ -204,6 +204,7 @@ class LinkedRule:
             self._enforced_alone
             and self.validate.allow_existing_violations
             and given is None
+            and self._image_check is None
         )
 
     @property
@@ -242,7 +243,8 @@ class LinkedRule:
 
     def fast(self, request: Request, scope: RuleContext) -> int:
         """Return the fast code; EXPLAIN for results that need a message, or errors."""
-        if self.ir.unsupported:
+        if self.ir.unsupported or self._image_check is not None:
+            # Images are looked at before the preconditions: none means no result.
             return EXPLAIN
         entries = self._gate.entries
         try:
@@ -356,8 +358,10 @@ class LinkedRule:
                 and any(o.status == result.FAIL for o in outcomes)
             )
             or self._cel is not None
+            or self._image_check is not None
         ):
-            # KYVERNO: allowExistingViolations has no effect on CEL rules (6.4).
+            # KYVERNO: allowExistingViolations has no effect on CEL rules (6.4), and
+            # images have no such field.
             return outcomes
         if self.ir.preconditions is not None:
             # KYVERNO: with preconditions the old object never counts as matched.

@@ -1,4 +1,4 @@
-"""Say of which kinds nothing may quote values: no report, Event, log line or status.
+"""Name the kinds whose values must not be quoted: no report, Event, log or status.
 
 Room: program. Takes: kinds, errors. Gives: hides_values, reason_for, WITHHELD. Next:
 reports/entries.py, webhook/audit/records.py, background/failure.py, cleanup/batch.py.
@@ -25,7 +25,7 @@ _BY_ADMISSION: Final = re.compile(
 def hides_values(kind: str) -> bool:
     """Return whether to omit texts that may quote values of objects of a kind.
 
-    Of any group: a Secret of somebody else's API is none the less one.
+    Of any group: also a Secret of another API group.
     """
     return kind in _HIDDEN
 

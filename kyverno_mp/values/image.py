@@ -203,20 +203,49 @@ def extract_images(
     "path": "nginx", "tag": "latest", "reference": .., "referenceWithTag": ..,
     "jsonPointer": "/spec/containers/0/image"}}}``.
 
+    Of two images with the same name only one is in it: it is no list of all images.
+
     Raises: ExpressionFailed (``image.extract``).
     """
+    images: dict[str, dict[str, dict[str, Json]]] = {}
+    for name, found in _listed(resource, kind, extractors, settings):
+        by_key = dict(found)
+        if by_key:
+            images[name] = by_key
+    return images
+
+
+def list_images(
+    resource: Json,
+    kind: str,
+    extractors: Mapping[str, Sequence[ImageExtractor]] | None = None,
+    settings: ImageSettings = _DEFAULTS,
+) -> list[dict[str, Json]]:
+    """Return the descriptions of all images, also those with the same name.
+
+    Raises: as ``extract_images``.
+    """
+    return [
+        described
+        for _, found in _listed(resource, kind, extractors, settings)
+        for _, described in found
+    ]
+
+
+def _listed(
+    resource: Json,
+    kind: str,
+    extractors: Mapping[str, Sequence[ImageExtractor]] | None,
+    settings: ImageSettings,
+) -> Iterator[tuple[str, Iterator[tuple[str, dict[str, Json]]]]]:
     if extractors is not None and kind in extractors:
         places = tuple(_place(extractor) for extractor in extractors[kind])
         if not places:
             raise _failed(f"no extractors found for {kind}")
     else:
         places = _REGISTERED.get(kind, ())
-    images: dict[str, dict[str, dict[str, Json]]] = {}
     for place in places:
-        found = dict(_found(resource, place, settings))
-        if found:
-            images[place.name] = found
-    return images
+        yield place.name, _found(resource, place, settings)
 
 
 def _place(extractor: ImageExtractor) -> _Place:
@@ -241,7 +270,7 @@ def _found(
 ) -> Iterator[tuple[str, dict[str, Json]]]:
     """Yield the key and the description of each image found at ``place``."""
     for path, holder in _holders(resource, place.fields):
-        pointer = f"/{'/'.join(path)}/{place.value}"
+        pointer = f"/{'/'.join(map(_escaped, path))}/{_escaped(place.value)}"
         key: Json = pointer
         if place.key:
             key = holder.get(place.key)
@@ -253,6 +282,11 @@ def _found(
         if place.jmes_path:
             image = _searched(image, place.jmes_path, settings)
         yield key, _described(image, pointer, settings)
+
+
+def _escaped(token: str) -> str:
+    """Return a key as a token of a JSON pointer (RFC 6901)."""
+    return token.replace("~", "~0").replace("/", "~1")
 
 
 def _holders(

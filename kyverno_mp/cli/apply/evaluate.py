@@ -51,7 +51,7 @@ class Response:
 
     ``passed`` and ``skipped`` name rules without messages. ``patched``: the object
     after a mutating policy, None for any other policy; ``path`` is that of the original
-    object. ``verified``: the object with the digests of verifyImages rules.
+    object.
     """
 
     policy: PolicyIR
@@ -62,7 +62,6 @@ class Response:
     skipped: tuple[str, ...] = ()
     patched: dict[str, Json] | None = None
     path: str = ""
-    verified: dict[str, Json] | None = None
 
 
 def resource_path(resource: dict[str, Json]) -> str:
@@ -179,9 +178,8 @@ class Evaluator:
                 # KYVERNO: after an error the object is empty
                 # (docs/behaviour/engine 7.2).
                 resource = response.patched or {}
-        for response in self._verify_images(resource, name):
-            responses.append(response)
-            resource = response.verified or {}
+        found, resource = self._verify_images(resource, name)
+        responses += found
         if self._batch is not None:
             responses.extend(self._validate_fast(self._batch, resource, name))
         else:
@@ -191,8 +189,8 @@ class Evaluator:
             resource = response.patched or {}
         if resource and self._cel.validates:
             context = self._engine.open(self._request(resource, {}))
-            found = self._cel.validate(context.request, context.runtime)
-            responses.extend(_response(verdict, resource) for verdict in found)
+            verdicts = self._cel.validate(context.request, context.runtime)
+            responses.extend(_response(verdict, resource) for verdict in verdicts)
         responses.extend(self._evaluate_admission(resource))
         responses.extend(self._generate(resource, name))
         responses.extend(self._clean_up(given))
@@ -296,10 +294,14 @@ class Evaluator:
 
     def _verify_images(
         self, resource: dict[str, Json], name: str
-    ) -> Iterator[Response]:
-        """Yield responses of verifyImages rules; each gets its predecessor's object."""
+    ) -> tuple[list[Response], dict[str, Json]]:
+        """Return the responses of verifyImages rules, and the object with digests.
+
+        Each policy gets its predecessor's object.
+        """
         if self._images is None:
-            return
+            return [], resource
+        responses = []
         state = self._images.begin(resource)
         for policy, rules in self._images.policies:
             dotted = self._values.for_resource(policy.name, name)
@@ -307,10 +309,8 @@ class Evaluator:
             request.rule_variables = self._rule_variables(policy, rules)
             context = self._engine.open(request)
             found = self._images.verify(policy, rules, context, state)
-            verified = state.resource
-            yield Response(
-                policy, resource, found.results, found.action, verified=verified
-            )
+            responses.append(Response(policy, resource, found.results, found.action))
+        return responses, state.resource
 
     def _rule_variables(
         self,

@@ -137,7 +137,7 @@ def run_warnings(
         yield f"the policy will not run: annotation {DRY_RUN}: {DRY_RUN_EXPECTED}"
     schedule = document.spec.schedule
     if parse_schedule(schedule).next_s(_SOME_YEAR_S) is None:
-        yield f"the policy will not run: schedule {schedule!r} matches no time"
+        yield f"the policy will not run: schedule {schedule!r} never occurs"
 
 
 def is_schedule(text: str) -> bool:

@@ -92,7 +92,11 @@ def _verify_set(
         held += not found
         if held >= wanted:
             return []
-    return failures or [Failure(f"{path}: no entries")]
+    if not entries:
+        return [Failure(f"{path}: no entries")]
+    return failures or [
+        Failure(f"{path}: count {wanted} exceeds the {len(entries)} entries")
+    ]
 
 
 def _verify_entry(

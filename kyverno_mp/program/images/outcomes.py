@@ -109,6 +109,6 @@ def _checked(
     except JsonInvalid as error:
         return result.FAIL, f"failed to parse image metadata: {error}"
     status = known.get(image.text) if type(known) is dict else None
-    if status not in _DONE:
+    if type(status) is not str or status not in _DONE:
         return result.FAIL, f"unverified image {image.text}"
     return status, ""

@@ -6,6 +6,7 @@ Next: program/image_verification. May touch: registries through program/ports.py
 Source: docs/behaviour/images 2.2-2.5, 2.7; docs/behaviour/engine 0.5, 8.7.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -28,6 +29,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import RuleGate, excepted
 from kyverno_mp.values.json_patch import apply_patch
+from kyverno_mp.values.json_pointer import decoded, entry_at
 from kyverno_mp.values.jsonvalue import Json
 
 _RECORDED: Final = {result.PASS: result.PASS, result.SKIP: result.SKIP}
@@ -38,11 +40,15 @@ _MISSING: Final = object()
 class ImageState:
     """One object while the policies of a review verify its images.
 
-    ``outcomes``: by reference, shared by all policies, as in one annotation.
+    ``given``: the object before the first rule of the current policy; its images are
+    the images of all rules of the policy, so that a digest which one rule writes hides
+    no image from the next. ``outcomes``: by reference, shared by all policies, as in
+    one annotation.
     """
 
     images: ReviewedImages
     resource: dict[str, Json]
+    given: dict[str, Json] = field(default_factory=dict)
     outcomes: dict[str, str] = field(default_factory=dict)
 
 
@@ -103,10 +109,12 @@ class LinkedImageRule:
             found = self._result(scope, excepted(matched))
             found.exceptions = tuple(ir.key for ir in matched)
             return [found]
+        outcomes: list[Outcome] = []
         try:
-            outcomes = self._verified(request, scope, state, images)
+            # SAFETY: it extends one by one, so a failure that is known stays one.
+            outcomes.extend(self._verified(request, scope, state, images))
         except InputError as error:
-            outcomes = [Outcome(result.ERROR, error.message)]
+            outcomes.append(Outcome(result.ERROR, error.message))
         state.resource = annotated(state.resource, state.outcomes)
         return [self._result(scope, outcome) for outcome in outcomes]
 
@@ -116,9 +124,9 @@ class LinkedImageRule:
         KYVERNO: an image that two blocks name is verified twice in each of them
         (docs/behaviour/images 2.2).
         """
-        if not state.resource:
+        if not state.given:
             return []
-        images = images_of(self.verification, state.resource, scope)
+        images = images_of(self.verification, state.given, scope)
         return [
             image
             for image in images
@@ -132,20 +140,18 @@ class LinkedImageRule:
         scope: RuleContext,
         state: ImageState,
         images: list[Image],
-    ) -> list[Outcome]:
+    ) -> Iterator[Outcome]:
+        """Yield the outcomes as they are known. Raises: InputError."""
         blocks = [block.rendered(scope) for block in self._blocks]
-        given = state.resource
-        outcomes: list[Outcome] = []
         for linked, block in zip(self._blocks, blocks, strict=True):
             reader = BlockReader(block, state.images, scope.runtime.deadline_ns)
             for image in images:
-                if _is_unchanged(image, given, request):
+                if _is_unchanged(image, state.given, request):
                     # KYVERNO: without a result (docs/behaviour/images 2.3).
                     state.outcomes[image.text] = result.PASS
                     continue
                 run = _BlockRun(self, linked, blocks, reader, scope)
-                outcomes += run.on(image, state)
-        return outcomes
+                yield from run.on(image, state)
 
     def denied(self, blocks: list[ImageVerification], scope: RuleContext) -> str | None:
         """Evaluate the deny conditions of all blocks; None if the rule has none."""
@@ -187,7 +193,12 @@ class _BlockRun:
     def on(self, image: Image, state: ImageState) -> list[Outcome]:
         """Return the outcomes for one image: none, one, or also a failed digest."""
         block, outcomes = self.reader.block, []
-        verdict = self._verdict(image)
+        before = self.scope.root
+        try:
+            verdict = self._verdict(image)
+        finally:
+            # Predicates of one image are no facts about the next.
+            self.scope.root = before
         text = image.text
         if block.mutate_digest and not image.digest:
             try:
@@ -202,7 +213,7 @@ class _BlockRun:
                 )
         if verdict is not None:
             if block.attestors or block.attestations:
-                state.outcomes[text] = _RECORDED.get(verdict.status, result.FAIL)
+                _record(state.outcomes, text, verdict.status)
             outcomes.append(verdict)
         return outcomes
 
@@ -257,6 +268,16 @@ class _BlockRun:
         return Outcome(result.PASS, f"verifyImages validation is passed in {name} rule")
 
 
+def _record(outcomes: dict[str, str], text: str, status: str) -> None:
+    """Record an outcome. SAFETY: a skip never hides a failure.
+
+    KYVERNO: it replaces a pass, and the check accepts both (docs/behaviour/images 2.7).
+    """
+    found = _RECORDED.get(status, result.FAIL)
+    if found != result.SKIP or outcomes.get(text) != result.FAIL:
+        outcomes[text] = found
+
+
 def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> bool:
     if not request.old_object:
         return False
@@ -266,11 +287,10 @@ def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> 
 
 def _at(resource: Json, pointer: str) -> Json:
     value = resource
-    for token in pointer.split("/")[1:]:
-        if type(value) is dict and token in value:
-            value = value[token]
-        elif type(value) is list and token.isdecimal() and int(token) < len(value):
-            value = value[int(token)]
-        else:
+    for token in map(decoded, pointer.split("/")[1:]):
+        if type(value) not in (dict, list):
+            return _MISSING
+        value, reason = entry_at(value, token)
+        if reason:
             return _MISSING
     return value

@@ -12,7 +12,7 @@ from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.ir.rules import VerifyImagesIR
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.values.containers import count_containers
-from kyverno_mp.values.image import extract_images
+from kyverno_mp.values.image import list_images
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -69,13 +69,13 @@ def images_of(
 
     settings = scope.cluster_data.settings().images._replace(search=searched)
     try:
-        found = extract_images(
+        found = list_images(
             resource, kind if type(kind) is str else "", extractors, settings
         )
     except ExpressionFailed as error:
         text = "failed to instantiate handler: failed to extract images: "
         raise ExpressionFailed(error.code, text + error.message) from error
-    return [_image(one) for listed in found.values() for one in listed.values()]
+    return [_image(one) for one in found]
 
 
 def _image(described: dict[str, Json]) -> Image:

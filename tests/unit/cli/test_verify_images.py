@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,15 @@ import pytest
 import yaml
 
 from kyverno_mp import limits
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.expr.template.document import parse_document
+from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.ir.rules import ImageBlockIR, VerifyImagesIR
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.images.outcomes import ImageCheckBody
+from kyverno_mp.program.ports import OFFLINE, SignatureQuery
+from kyverno_mp.program.request import Request
 from tests.image_rig import Contents, Repository, Signer, digest_of, serving
 from tests.unit.cli.conftest import Command
 
@@ -81,10 +91,13 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         yield Rig(host, contents, tmp_path)
 
 
-def rows(command: Command, policy: Path, pod: Path) -> list[tuple[str, str]]:
-    done = command("apply", policy, "-r", pod, "-p")
+def rows(
+    command: Command, policy: Path, pod: Path, *options: str
+) -> list[tuple[str, str]]:
+    done = command("apply", policy, "-r", pod, "-p", *options)
     report = yaml.safe_load(done.out[done.out.find("apiVersion:") :])
-    found = [(row["result"], row.get("message", "")) for row in report["results"]]
+    results = (report or {}).get("results") or []
+    found = [(row["result"], row.get("message", "")) for row in results]
     assert done.code == int(any(status in ("fail", "error") for status, _ in found))
     return sorted(found)
 
@@ -96,6 +109,206 @@ def test_a_signed_image_passes_twice(command: Command, rig: Rig) -> None:
         ("pass", "image verified"),
         ("pass", f"verified image signatures for {rig.host}/app:v1"),
     ]
+
+
+def test_a_digest_of_one_rule_hides_no_image_from_the_next(
+    command: Command, rig: Rig
+) -> None:
+    """The second rule names a tag, which the first replaces in the object."""
+    rig.signed("app")
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    second = json.loads(json.dumps(policy["spec"]["rules"][0]))
+    second["name"] = "prod"
+    block = second["verifyImages"][0]
+    block["imageReferences"] = [f"{rig.host}/app:v*"]
+    block["attestors"] = [rig.keys(Signer())]
+    policy["spec"]["rules"].append(second)
+    file.write_text(yaml.safe_dump(policy))
+    found = rows(command, file, rig.pod(f"{rig.host}/app:v1"))
+    failed = [text for status, text in found if status == "fail"]
+    assert any(
+        text.startswith(f"failed to verify image {rig.host}/app:v1: ")
+        for text in failed
+    ), found
+
+
+def test_an_update_excuses_no_old_violation(command: Command, rig: Rig) -> None:
+    """``allowExistingViolations`` belongs to validate rules."""
+    policy = rig.policy(attestors=[], mutateDigest=False, required=False)
+    pod = rig.pod(f"{rig.host}/app:v1")
+    found = rows(command, policy, pod, "--set", "request.operation=UPDATE")
+    assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
+
+
+_HUGE = b" " * (limits.REGISTRY_MANIFEST_BYTES_MAX + 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {}, _HUGE),
+        (302, {"Location": "ftp://elsewhere/x"}, b""),
+    ],
+    ids=["size", "url"],
+)
+def test_one_registry_answer_discards_no_failure(
+    command: Command, rig: Rig, answer: tuple[int, dict[str, str], bytes]
+) -> None:
+    rig.signed("app", Signer())
+    rig.contents.answers["GET", "/v2/odd/manifests/v1"] = answer
+    bad, odd = f"{rig.host}/app:v1", f"{rig.host}/odd:v1"
+    found = rows(command, rig.policy(mutateDigest=False), rig.pod(bad, odd))
+    texts = [text for status, text in found if status == "fail"]
+    for image in (bad, odd):
+        start = f"failed to verify image {image}: .attestors[0].entries[0].keys: "
+        assert any(text.startswith(start) for text in texts), found
+
+
+def test_an_exhausted_budget_discards_no_failure(
+    command: Command, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.signed("app", Signer())
+    rig.signed("late")
+    read = ImageReview.verify
+
+    def verify(self: ImageReview, asked: SignatureQuery, deadline_ns: int) -> str:
+        if "late" in asked.image:
+            raise BudgetExceeded("expr.budget", "no steps left")
+        return read(self, asked, deadline_ns)
+
+    monkeypatch.setattr(ImageReview, "verify", verify)
+    images = [f"{rig.host}/{one}:v1" for one in ("app", "late")]
+    found = rows(command, rig.policy(mutateDigest=False), rig.pod(*images))
+    start = f"failed to verify image {images[0]}: "
+    assert any(text.startswith(start) and one == "fail" for one, text in found)
+    assert ("error", "no steps left") in found
+
+
+def test_containers_with_the_same_name_are_all_verified(
+    command: Command, rig: Rig
+) -> None:
+    rig.signed("app")
+    rig.signed("bad", Signer())
+    file = rig.pod(f"{rig.host}/bad:v1", f"{rig.host}/app:v1")
+    file.write_text(file.read_text().replace("name: c1", "name: c0"))
+    found = rows(command, rig.policy(), file)
+    start = f"failed to verify image {rig.host}/bad:v1: "
+    assert any(text.startswith(start) and one == "fail" for one, text in found)
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+@pytest.mark.parametrize("key", ["a/b", "a~1b", "9" * 5000])
+def test_an_image_below_any_key_gets_its_digest(
+    command: Command, rig: Rig, key: str, operation: str
+) -> None:
+    rig.signed("app")
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    (rule,) = policy["spec"]["rules"]
+    rule["match"] = {"any": [{"resources": {"kinds": ["Task"]}}]}
+    rule["imageExtractors"] = {"Task": [{"path": "/spec/steps/*/image"}]}
+    file.write_text(yaml.safe_dump(policy))
+    task = rig.folder / "task.yaml"
+    steps = {key: {"image": f"{rig.host}/app:v1"}}
+    task.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "e.com/v1",
+                "kind": "Task",
+                "metadata": {"name": "t"},
+                "spec": {"steps": steps},
+            }
+        )
+    )
+    found = rows(command, file, task, "--set", f"request.operation={operation}")
+    if operation == "CREATE":
+        text = f"verified image signatures for {rig.host}/app:v1"
+        assert found == [("pass", "image verified"), ("pass", text)]
+    else:
+        # The image is that of the old object, so it is not verified again.
+        assert found == [("fail", f"missing digest for {rig.host}/app:v1")]
+
+
+def test_a_skip_hides_no_failure(command: Command, rig: Rig) -> None:
+    digest = rig.signed("app", Signer())
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    (rule,) = policy["spec"]["rules"]
+    skips = json.loads(json.dumps(rule))
+    skips["name"] = "skips"
+    skips["verifyImages"][0]["skipImageReferences"] = ["*"]
+    policy["spec"]["rules"].append(skips)
+    file.write_text(yaml.safe_dump(policy))
+    found = rows(command, file, rig.pod(f"{rig.host}/app:v1"))
+    # Both rules check the same record.
+    failed = ("fail", f"unverified image {rig.host}/app@{digest}")
+    assert found.count(failed) == len(policy["spec"]["rules"])
+
+
+def test_delete_has_no_response(command: Command, rig: Rig) -> None:
+    rig.signed("app", Signer())
+    pod = rig.pod(f"{rig.host}/app:v1")
+    assert rows(command, rig.policy(), pod, "--set", "request.operation=DELETE") == []
+
+
+@pytest.mark.parametrize("options", [(), ("-p",)], ids=["fast", "explained"])
+def test_no_image_means_no_result_whatever_the_preconditions(
+    command: Command, rig: Rig, options: tuple[str, ...]
+) -> None:
+    file = rig.policy()
+    policy = yaml.safe_load(file.read_text())
+    key = "{{request.operation}}"
+    condition = {"key": key, "operator": "Equals", "value": "CONNECT"}
+    policy["spec"]["rules"][0]["preconditions"] = {"all": [condition]}
+    file.write_text(yaml.safe_dump(policy))
+    done = command("apply", file, "-r", rig.pod("elsewhere.io/app:v1"), *options)
+    assert done.code == 0
+    # The summary, or the report.
+    assert ("skip: 0" in done.out) or ("skip" not in done.out)
+
+
+@pytest.mark.parametrize("status", [["pass"], {"pass": 1}, 1, None])
+def test_a_record_of_any_type_proves_nothing(status: object) -> None:
+    digest = digest_of(b"image")
+    image = f"r.io/app@{digest}"
+    metadata = {"annotations": {ANNOTATION: json.dumps({image: status})}}
+    block = ImageBlockIR(parse_document({}), references=("*",))
+    ir = VerifyImagesIR((block,))
+    pod: dict[str, Any] = {"kind": "Pod", "metadata": metadata}
+    pod["spec"] = {"containers": [{"name": "c", "image": image}]}
+    runtime = Runtime(
+        now=lambda: datetime(2026, 1, 2, tzinfo=UTC), monotonic_ns=lambda: 0
+    )
+    scope = RequestContext(Request(object=pod), OFFLINE, runtime).rule_scope("r")
+    (found,) = ImageCheckBody(ir).explain(scope, pod)
+    assert (found.status, found.message) == ("fail", f"unverified image {image}")
+
+
+def test_predicates_of_one_image_are_no_facts_about_the_next(
+    command: Command, rig: Rig
+) -> None:
+    for name, predicate in (("one", {"author": "alice"}), ("two", {"other": "x"})):
+        repository = Repository(name)
+        kind = "https://e.com/review"
+        repository.attest(repository.image(), rig.signer, kind, predicate)
+        repository.load(rig.contents)
+    condition = {"key": "{{ review.author }}", "operator": "Equals", "value": "alice"}
+    attestation = {
+        "type": "https://e.com/review",
+        "attestors": [rig.keys()],
+        "conditions": [{"all": [condition]}],
+    }
+    first = {**attestation, "name": "review"}
+    given = {"attestors": [], "mutateDigest": False, "verifyDigest": False}
+    file = rig.policy(**given, required=False, attestations=[first])
+    policy = yaml.safe_load(file.read_text())
+    blocks = policy["spec"]["rules"][0]["verifyImages"]
+    # The second block has no name for the predicate, so nothing is called "review".
+    blocks.append({**blocks[0], "attestations": [attestation]})
+    file.write_text(yaml.safe_dump(policy))
+    found = rows(command, file, rig.pod(f"{rig.host}/one:v1"))
+    assert {status for status, _ in found} == {"pass", "fail"}
 
 
 def test_a_stranger_fails(command: Command, rig: Rig) -> None:

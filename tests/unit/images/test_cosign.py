@@ -1,6 +1,7 @@
 """Signatures and attestations hold exactly for the bytes that were signed."""
 
 import base64
+import contextlib
 import datetime as dt
 import json
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.x509.oid import NameOID
 
+from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.cosign import (
     SIGNATURE,
@@ -106,8 +108,8 @@ def test_algorithms(
             "junk",
             "sha256",
             (
-                "failed to load public key from junk: open junk: this version reads"
-                " inline keys only"
+                "failed to load public key from junk: open junk: references are not"
+                " supported; give the key inline as PEM"
             ),
         ),
         (
@@ -137,7 +139,9 @@ def test_a_key_reference_opens_no_file(tmp_path: Any) -> None:
     """Upstream reads any file that the author of a policy names."""
     file = tmp_path / "cosign.pub"
     file.write_text(Signer().pem)
-    assert "inline keys only" in _reason(lambda: load_key(str(file), "sha256"))
+    assert "references are not supported" in _reason(
+        lambda: load_key(str(file), "sha256")
+    )
 
 
 @pytest.mark.parametrize(
@@ -229,6 +233,41 @@ def test_a_certificate_beside_a_good_key_must_be_valid_now() -> None:
     assert verified_payloads([layer], DIGEST, check, NOW)
 
 
+def _odd_certificates() -> list[str]:
+    """Return a certificate with each of its bytes changed in turn."""
+    pem = _certificate(ec.generate_private_key(ec.SECP256R1()), NOW)
+    der = x509.load_pem_x509_certificate(pem.encode()).public_bytes(
+        serialization.Encoding.DER
+    )
+    odd = []
+    for at in range(len(der)):
+        for flip in (0x01, 0x06, 0x80):
+            data = der[:at] + bytes([der[at] ^ flip]) + der[at + 1 :]
+            body = base64.encodebytes(data).decode()
+            odd.append(
+                f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
+            )
+    return odd
+
+
+def test_a_certificate_of_any_bytes_is_a_reason_and_no_crash() -> None:
+    """An annotation of a registry is anybody's text."""
+    signer = Signer()
+    payload = payload_for(DIGEST)
+    check = load_key(signer.pem, "sha256")
+    name = "dev.sigstore.cosign/certificate"
+    texts = set()
+    for odd in _odd_certificates():
+        layer = _layer(payload, signer.sign(payload), **{name: odd})
+        try:
+            verified_payloads([layer], DIGEST, check, NOW)
+        except ExpressionFailed as error:
+            texts.add(error.message)
+        with contextlib.suppress(ExpressionFailed):
+            load_certificate_key(odd, "sha256")
+    assert any("is not a valid X509 version" in text for text in texts), texts
+
+
 def test_no_mutation_of_a_signed_payload_verifies() -> None:
     signer = Signer()
     payload = payload_for(DIGEST, env="prod")
@@ -293,6 +332,45 @@ def test_statements(change: dict[str, Any], reason: str) -> None:
     layer = _layer(envelope, b"")
     text = _reason(lambda: verified_statements([layer], DIGEST, check, NOW))
     assert text == f"no matching attestations: {reason}"
+
+
+_FEW = limits.IMAGE_ENVELOPE_SIGNATURES_MAX
+
+
+@pytest.mark.parametrize(("others", "checked"), [(_FEW - 1, _FEW), (_FEW, 0)])
+def test_an_envelope_has_few_signatures(others: int, checked: int) -> None:
+    """Each is checked over the whole body, so their number is time."""
+    signer = Signer()
+    raw = json.loads(envelope_for(STATEMENT, signer))
+    bad = {"sig": base64.b64encode(b"bad").decode()}
+    raw["signatures"] = [bad] * others + raw["signatures"]
+    check, calls = load_key(signer.pem, "sha256"), []
+
+    def counted(signature: bytes, data: bytes) -> str:
+        calls.append(signature)
+        return check(signature, data)
+
+    layer = _layer(json.dumps(raw).encode(), b"")
+    if checked:
+        assert verified_statements([layer], DIGEST, counted, NOW)
+    else:
+        text = _reason(lambda: verified_statements([layer], DIGEST, counted, NOW))
+        assert f"more than {_FEW} signatures" in text
+    assert len(calls) == checked
+
+
+def test_an_empty_signature_is_not_checked() -> None:
+    raw = json.loads(envelope_for(STATEMENT, Signer()))
+    raw["signatures"] = [{"sig": ""}, {}, 1]
+    layer = _layer(json.dumps(raw).encode(), b"")
+    calls: list[bytes] = []
+
+    def check(signature: bytes, _data: bytes) -> str:
+        calls.append(signature)
+        return "bad"
+
+    assert _reason(lambda: verified_statements([layer], DIGEST, check, NOW))
+    assert calls == []
 
 
 @pytest.mark.parametrize(

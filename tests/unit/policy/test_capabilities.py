@@ -43,7 +43,20 @@ _CHAIN = {"certChain": "c", "rekor": {"ignoreTlog": True}}
         ({"attestors": _set(_keys())}, ""),
         ({"attestors": _set({"attestor": {"entries": [_keys()]}})}, ""),
         ({"attestors": _set(_keys(), {"keyless": {}})}, "attestors.keyless"),
-        ({"attestors": _set({})}, "attestors.keyless"),
+        (
+            {"attestors": _set({})},
+            "attestors without keys, certificates or keyless",
+        ),
+        (
+            {"attestors": _set({"certificates": {"rekor": {"ignoreTlog": True}}})},
+            "attestors.certificates without cert",
+        ),
+        ({"image": "a*", "attestors": _set(_keys())}, ""),
+        ({"imageReferences": ["a*"], "annotations": {"a": "b"}}, ""),
+        (
+            {"image": "a*", "annotations": {"a": "b"}, "attestors": _set(_keys())},
+            "image with annotations",
+        ),
         (
             {"attestors": _set({"attestor": {"entries": [{"keyless": {}}]}})},
             "attestors.keyless",

@@ -313,7 +313,7 @@ def test_cleanup_needs_no_wider_permission(
             "* * * * *",
             "deletion-budget: exp",
         ),
-        ({}, "0 0 30 2 *", "schedule '0 0 30 2 *' matches no time"),
+        ({}, "0 0 30 2 *", "schedule '0 0 30 2 *' never occurs"),
     ],
 )
 def test_what_keeps_a_cleanup_policy_from_running(

@@ -7,6 +7,7 @@ from kyverno_mp.values.image import (
     ImageExtractor,
     ImageSettings,
     extract_images,
+    list_images,
     parse_image,
 )
 
@@ -128,6 +129,27 @@ def test_extractor_finds_images_of_other_kinds() -> None:
     images = extract_images(task, "Task", extractors, settings)
     assert list(images) == ["custom"]
     assert images["custom"]["/spec/steps/one/image"]["reference"] == "docker.io/a:1"
+
+
+def test_images_with_the_same_name_are_all_listed() -> None:
+    """A name is the user's choice, and must hide no image from verification."""
+    same = [{"name": "c", "image": "a"}, {"name": "c", "image": "b"}]
+    pod = {"spec": {"containers": same}}
+    assert [one["name"] for one in list_images(pod, "Pod")] == ["a", "b"]
+    extractors = {"Pod": (ImageExtractor("/a"), ImageExtractor("/b"))}
+    found = list_images({"a": "x", "b": "y"}, "Pod", extractors)
+    assert [one["name"] for one in found] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("key", "token"), [("a/b", "a~1b"), ("a~1b", "a~01b"), ("9" * 5000, "9" * 5000)]
+)
+def test_pointers_to_any_key(key: str, token: str) -> None:
+    """RFC 6901, section 3."""
+    task = {"spec": {"steps": {key: {"image": "a"}}}}
+    extractors = {"Task": (ImageExtractor("/spec/steps/*/image"),)}
+    (found,) = list_images(task, "Task", extractors)
+    assert found["jsonPointer"] == f"/spec/steps/{token}/image"
 
 
 @pytest.mark.parametrize(
