@@ -1,4 +1,4 @@
-"""Values of Kyverno's chart: converted, or refused by name, and never half in force.
+"""Values of Kyverno's chart: converted, or rejected with an error that names them.
 
 Red here means: who comes from Kyverno with a values file gets pods that never become
 ready, or settings that silently have no effect.
