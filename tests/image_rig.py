@@ -11,7 +11,7 @@ import json
 import threading
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -113,11 +113,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Be silent."""
 
 
-@contextmanager
-def serving(contents: Contents, *, is_canned: bool) -> Iterator[str]:
+def serving(contents: Contents, *, is_canned: bool) -> AbstractContextManager[str]:
     """Serve the contents on a free port of this machine; gives host and port."""
     own = {"contents": contents, "is_canned": is_canned}
-    handler = type("Handler", (_Handler,), own)
+    return answering(type("Handler", (_Handler,), own))
+
+
+@contextmanager
+def answering(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve HTTP on a free port of this machine; gives host and port."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()

@@ -12,7 +12,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.parse
@@ -30,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
 from kyverno_mp.cli.main import run
+from tests.image_rig import answering
 from tests.ports import free_port
 
 USER, PASSWORD = "robot", "s3cret-word"
@@ -264,16 +264,3 @@ def tokens(folder: Path, key: rsa.RSAPrivateKey) -> Iterator[str]:
     )
     with answering(handler) as host:
         yield f"http://{host}/token"
-
-
-@contextmanager
-def answering(handler: type[http.server.BaseHTTPRequestHandler]) -> Iterator[str]:
-    """Serve HTTP on a free port of this machine; gives host and port."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()

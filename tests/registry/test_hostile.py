@@ -16,7 +16,8 @@ from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
 from kyverno_mp.registry.credentials import Credentials
 from kyverno_mp.registry.image import image_data
 from kyverno_mp.registry.reference import Reference, parse_reference
-from tests.registry.conftest import PASSWORD, USER, answering
+from tests.image_rig import answering
+from tests.registry.conftest import PASSWORD, USER
 
 BLOB = b"content"
 
