@@ -60,6 +60,8 @@ class Timers:
         self._lock = threading.Lock()
         self._done: dict[Timer, str] = {}
         """What was processed: a version of an object, or the value of its label."""
+        self._refused: dict[Timer, tuple[str, float]] = {}
+        """The version whose deletion was refused, and when it is tried again."""
 
     def on_change(self, place: Place, key: Key) -> None:
         """Set the timer of an object that changed."""
@@ -72,7 +74,7 @@ class Timers:
             else:
                 is_done = True
         if found is not None and not is_done:
-            self.queue.add_after(timer, self._left_s(found))
+            self.queue.add_after(timer, self._pause_s(timer, found))
 
     def resync(self) -> None:
         """Set the timers of all objects that are due soon."""
@@ -81,10 +83,13 @@ class Timers:
         with self._lock:
             for timer in [one for one in self._done if one[0] not in places]:
                 del self._done[timer]
+            now_s = self._clock.monotonic_s()
+            for timer in [one for one, at in self._refused.items() if at[1] <= now_s]:
+                del self._refused[timer]
         soon: list[tuple[float, Timer]] = []
         for place, informer in places.items():
             for key, one in informer.snapshot().items():
-                left_s = self._left_s(one)
+                left_s = self._pause_s((place, key), one)
                 if left_s < _SOON_S and not self._is_done((place, key), one):
                     soon.append((left_s, (place, key)))
         for left_s, timer in heapq.nsmallest(CLEANUP_TTL_TIMERS_MAX, soon):
@@ -128,7 +133,7 @@ class Timers:
             self._dependencies.metrics.count(TTL_ERRORS, (key[0], *labels_of(resource)))
             self._finish(timer, _marks(found)[1])
             return None
-        left_s = self._left_s(found)
+        left_s = self._pause_s(timer, found)
         if left_s > 0:
             return left_s
         if self._dependencies.settings.cleanup_dry_run:
@@ -156,7 +161,7 @@ class Timers:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
             reason = reason_for(resource.kind, error)
             _log.warning("TTL deletion refused", extra=fields(reason=reason))
-            return _FORBIDDEN_S
+            return self._refuse(timer, found)
         except DependencyError:
             self._dependencies.metrics.count(TTL_ERRORS, labels)
             raise
@@ -198,6 +203,22 @@ class Timers:
         if found.due_s is None:
             return 0.0
         return min(found.due_s - self._clock.now().timestamp(), _LONGEST_S)
+
+    def _pause_s(self, timer: Timer, found: Labelled) -> float:
+        """Return the time to the next attempt: a refused version is not tried anew."""
+        with self._lock:
+            version, at_s = self._refused.get(timer, ("", 0.0))
+        left_s = self._left_s(found)
+        if version != _marks(found)[0]:
+            return left_s
+        return max(left_s, at_s - self._clock.monotonic_s())
+
+    def _refuse(self, timer: Timer, found: Labelled) -> float:
+        """Put the next attempt off, and return the pause. Unit: seconds."""
+        at_s = self._clock.monotonic_s() + _FORBIDDEN_S
+        with self._lock:
+            self._refused[timer] = (_marks(found)[0], at_s)
+        return _FORBIDDEN_S
 
     def _is_done(self, timer: Timer, found: Labelled) -> bool:
         with self._lock:

@@ -188,6 +188,34 @@ def test_one_failing_kind_does_not_stop_the_others(
     assert recorded.total(ERRORS) == 1
 
 
+def test_a_refused_deletion_waits_a_minute_or_for_a_change(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Each round of the timers would send the call that was just refused again."""
+    serve_kinds(api)
+    for name in ("same", "changed"):
+        labelled(api, name, "1s")
+        api.fault(f"DELETE /api/v1/namespaces/a/configmaps/{name}", 403)
+    clock.turn(60)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        api.drop_watches()
+        one.cleanup.ttl.timers.resync()
+        one.settle()
+        assert names(api) == ["a/changed", "a/same"]
+        assert api.count("DELETE") == recorded.total(ERRORS) == 2
+        labelled(api, "changed", "1s", data={"new": "yes"})
+        one.settle()
+        assert names(api) == ["a/same"]
+        clock.turn(59)
+        one.cleanup.ttl.timers.resync()
+        one.settle()
+        assert names(api) == ["a/same"]
+        clock.turn(1)
+        one.settle()
+    assert names(api) == []
+
+
 def test_only_what_the_account_may_clean_up_is_watched(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
