@@ -14,8 +14,8 @@ from typing import Any, get_type_hints
 
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable, variable_of
-from kyverno_mp.settings.settings import ONE_PER_CORE, Settings
 from kyverno_mp.settings.nearest import nearest
+from kyverno_mp.settings.settings import ONE_PER_CORE, Settings
 from kyverno_mp.settings.texts import CHECKS
 from kyverno_mp.settings.upstream import CONVERTERS, VARIABLES
 
