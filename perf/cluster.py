@@ -1,6 +1,6 @@
 """Start a real control plane and kyverno-mp beside it, for measurements.
 
-Shared by perf/{apiserver,memory,soak}.py. The control plane is that of the end-to-end
+Shared by perf/{apiserver,memory,soak}.py and, through perf/pool.py, by others. The control plane is that of the end-to-end
 tests (tests/e2e): etcd, kube-apiserver and kube-controller-manager of this machine.
 """
 
