@@ -140,15 +140,20 @@ def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
 
 
 def test_observations_that_nobody_takes_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """POOL_OBSERVATIONS_MAX."""
+    """POOL_OBSERVATIONS_MAX; a metric counts those that the histogram lacks."""
     assert limits.POOL_OBSERVATIONS_MAX > 1
     monkeypatch.setattr(metrics, "POOL_OBSERVATIONS_MAX", 2)
     found = PoolMetrics()
-    for _ in range(3):
+    for _ in range(5):
         found.observe(REPORTS_STALENESS, ("object",), 1.0)
     assert len(found._observed) == 2
+    found.write(Recorder(Page.claim(tmp_path, "reports"), 100))
+    text = render(merge(views(tmp_path)), {})
+    assert f'{_NAME}_count{{cause="object"}} 2\n' in text
+    dropped = "kyverno_mp_observations_dropped_total"
+    assert f'{dropped}{{metric="{_NAME}"}} 3\n' in text
 
 
 def _reports(api: FakeApi) -> dict[str, Json]:

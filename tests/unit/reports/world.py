@@ -137,6 +137,7 @@ class Term:
         self.time = Time()
         self.recorded = Recorded()
         self.holds = True
+        self.successes: frozenset[str] | None = None
         known = Settings(namespace="kyverno", **settings)
         namespaces = Namespaces(world)
         clock = EngineClock(self.time.now, time.monotonic_ns)
@@ -159,6 +160,8 @@ class Term:
                 evaluators=self.evaluators,
                 published=world,
                 metrics=self.recorded,
+                events=self.recorded,
+                successes=lambda: self.successes,
                 settings=known,
                 holds_lease=lambda: self.holds,
                 health=self.recorded.health.append,
