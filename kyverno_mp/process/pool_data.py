@@ -21,6 +21,7 @@ from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.policy.configuration import successes_of
 from kyverno_mp.program.matching.filters import (
     ResourceFilters,
     parse_resource_filters,

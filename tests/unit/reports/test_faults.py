@@ -15,7 +15,8 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import list_pages
-from kyverno_mp.reports import evaluator, linking, objects, scan, start
+from kyverno_mp.program import engine
+from kyverno_mp.reports import entries, evaluator, linking, objects, scan, start
 from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.dispatch import Dispatch
 from kyverno_mp.reports.feed import Feed, Item
@@ -158,7 +159,7 @@ def test_a_policy_that_cannot_be_linked_costs_its_own_rows_only(
     other = policy("c", labelled(kinds=("ConfigMap",)))
     world.serve(policy("p"), policy("q"), other)
     raw = pod(api)
-    works = linking.link_policy
+    works = engine.link_policy
 
     def fails(compiled: Any) -> Any:
         if compiled.policy.name in ("p", "c"):
@@ -194,15 +195,14 @@ def test_a_policy_whose_dependency_is_away_lets_no_other_wait(
     raw = pod(api)
     with term(api, world) as one:
         one.settle()
-        engine = type(one.evaluators.evaluator._engine)
-        explain = engine.explain
+        explain = engine.Engine.explain
 
         def away(self: Any, linked: Any, context: Any) -> Any:
             if linked.ir.name == "p":
                 raise KubeUnavailable("kube.server", "HTTP 503")
             return explain(self, linked, context)
 
-        monkeypatch.setattr(engine, "explain", away)
+        monkeypatch.setattr(engine.Engine, "explain", away)
         raw = pod(api, team="t")
         new = pod(api, "new")
         one.settle()
@@ -211,7 +211,7 @@ def test_a_policy_whose_dependency_is_away_lets_no_other_wait(
         before = writes(api)
         one.pass_s(2)
         assert writes(api) == before
-        monkeypatch.setattr(engine, "explain", explain)
+        monkeypatch.setattr(engine.Engine, "explain", explain)
         one.pass_s(10)
         assert results(report_of(api, raw)) == [("p", "r", "pass"), ("q", "r", "pass")]
         assert results(report_of(api, new)) == [("p", "r", "fail"), ("q", "r", "fail")]
@@ -224,7 +224,7 @@ def test_a_row_that_cannot_be_made_lets_no_other_wait(
     world = new_cluster(api)
     world.serve(policy("p"), policy("q"))
     raw = pod(api)
-    works = evaluator.public_row_of
+    works = entries.public_row_of
 
     def fails(ir: Any, *given: Any) -> Any:
         if ir.name == "p":
