@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
@@ -28,9 +28,7 @@ from kyverno_mp.background.labels import trigger_selector
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
-    IS_ENDING,
     NO_TRIGGER,
-    NOT_DELETED,
     NOT_STORED,
     STILL_WANTED,
     Outcome,
@@ -46,6 +44,7 @@ from kyverno_mp.background.triggers import (
     is_ending,
     request_of,
     stored_trigger,
+    undeleted,
     version_of,
 )
 from kyverno_mp.background.update_request import Task, Trigger
@@ -63,6 +62,7 @@ from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generation import evaluate_generations
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.values.jsonvalue import Json
 
@@ -74,6 +74,14 @@ _ATTEMPTS: Final = 5
 
 class _SourceChanged(KubeConflict):
     """The source of a clone is not what was read any more."""
+
+
+class Wanted(NamedTuple):
+    """What a rule that applies generates for a trigger."""
+
+    objects: list[Generated]
+    result: RuleResult
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +159,7 @@ class Generator:
 
     def evaluate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
-    ) -> list[Generated] | None:
+    ) -> Wanted | None:
         """Return what the rule generates, None when it does not apply.
 
         Raises: PolicyChanged when only an older version of the policy does not apply;
@@ -172,7 +180,7 @@ class Generator:
 
     def _evaluate(
         self, policy: ReadyPolicy, rule: GenerateRule, request: Request
-    ) -> tuple[list[Generated] | None, tuple[str, ...]]:
+    ) -> tuple[Wanted | None, tuple[str, ...]]:
         """Return what the rule generates, or None and the exceptions that say so."""
         clock = self.dependencies.clock
         engine = Engine(
@@ -181,6 +189,9 @@ class Generator:
         deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
         context = engine.open(request, deadline_ns)
         found = evaluate_generations(policy.ir, [rule.linked], context).results
+        results = self.dependencies.results
+        if found and found[0].status != result.PASS and results is not None:
+            results.generated(policy.ir, found[0], request)
         if not found or found[0].status in (result.SKIP, result.FAIL):
             return None, tuple(found[0].exceptions) if found else ()
         if found[0].status == result.ERROR:
@@ -188,20 +199,25 @@ class Generator:
         context = engine.open(request, deadline_ns)
         context.runtime.begin_policy(policy.ir, is_tenant=bool(policy.ir.namespace))
         scope = context.rule_scope(rule.name, policy_namespace=policy.ir.namespace)
-        return rule.linked.generate(request, scope), ()
+        return Wanted(rule.linked.generate(request, scope), found[0], request), ()
 
     def _write_all(
-        self, policy: ReadyPolicy, rule: GenerateRule, wanted: list[Generated]
+        self, policy: ReadyPolicy, rule: GenerateRule, applied: Wanted | None
     ) -> Outcome:
+        wanted = [] if applied is None else applied.objects
+        created: list[Generated] = []
         # What is not recorded would stay when its policy goes unseen.
         is_new = bool(wanted) and self._record(policy, rule)
         try:
-            pauses = [self._write(policy, rule, one) for one in wanted]
+            pauses = [self._write(policy, rule, one, created) for one in wanted]
         finally:
             # The policy, and its record with it, may have gone during the writes.
             is_new = (bool(wanted) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
+        results = self.dependencies.results
+        if applied is not None and results is not None:
+            results.generated(policy.ir, applied.result, applied.request, created)
         later = [pause_s for pause_s in pauses if pause_s]
         return contested(min(later)) if later else APPLIED
 
@@ -211,8 +227,17 @@ class Generator:
             policy.stored.name, rule.name, rule.downstream_kinds()
         )
 
-    def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> float:
-        """Write an object; return for how long it has to be left as it is."""
+    def _write(
+        self,
+        policy: ReadyPolicy,
+        rule: GenerateRule,
+        one: Generated,
+        created: list[Generated],
+    ) -> float:
+        """Write an object; return for how long it has to be left as it is.
+
+        ``created`` gets one that did not exist.
+        """
         if one.source is not None and rule.synchronizes:
             self._label(one.source)
         done = self.downstream.write(
@@ -220,6 +245,8 @@ class Generator:
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
         )
+        if done.action == CREATED:
+            created.append(one)
         if done.action == KEPT:
             return 0.0
         recorder = PolicyRecorder(
@@ -263,7 +290,7 @@ class Generator:
             if error.code != _NO_SOURCE:
                 raise
             wanted = None
-        kept = {self.downstream.place_of(one) for one in wanted or ()}
+        kept = self._places(wanted)
         owned, deleted = self._delete_owned(
             task, rule, lambda one: place_of(one) not in kept
         )
@@ -278,12 +305,12 @@ class Generator:
 
         That the rule fails without its source is expected.
         """
-        wanted: list[Generated] = []
+        wanted: Wanted | None = None
         if live is not None and not is_ending(live):
             with contextlib.suppress(ExpressionFailed):
-                wanted = self.evaluate(task, policy, rule, live) or []
+                wanted = self.evaluate(task, policy, rule, live)
         written = self._write_all(policy, rule, wanted)
-        kept = {self.downstream.place_of(one) for one in wanted}
+        kept = self._places(wanted)
         self._delete_owned(
             task,
             rule,
@@ -300,13 +327,17 @@ class Generator:
         """Write what is wanted, and delete what is not."""
         if live is None and not self.triggers.serves(task.trigger):
             return DONE
-        wanted: list[Generated] = []
+        wanted: Wanted | None = None
         if live is not None and not is_ending(live):
-            wanted = self.evaluate(task, policy, rule, live) or []
+            wanted = self.evaluate(task, policy, rule, live)
         written = self._write_all(policy, rule, wanted)
-        kept = {self.downstream.place_of(one) for one in wanted}
+        kept = self._places(wanted)
         self._delete_owned(task, rule, lambda one: place_of(one) not in kept)
         return written
+
+    def _places(self, wanted: Wanted | None) -> set[tuple[str, str, str]]:
+        objects = () if wanted is None else wanted.objects
+        return {self.downstream.place_of(one) for one in objects}
 
     def _delete_owned(
         self, task: Task, rule: GenerateRule, is_stale: Callable[[Found], bool]
@@ -344,21 +375,6 @@ class Generator:
         for one in self.downstream.find(selector, kinds):
             if place_of(one) in places:
                 self.downstream.delete(one, selector)
-
-
-def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
-    """Return why a rule for deletions has to wait, None: the trigger is gone.
-
-    Others may refuse the deletion, and finalizers delay it.
-
-    Raises: DependencyError.
-    """
-    if task.operation != "DELETE" or task.admission.get("subResource"):
-        return None
-    live = triggers.find(task.trigger)
-    if live is None:
-        return None
-    return IS_ENDING if is_ending(live) else NOT_DELETED
 
 
 def place_of(found: Found) -> tuple[str, str, str]:
