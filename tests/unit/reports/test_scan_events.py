@@ -31,7 +31,7 @@ from tests.unit.reports.world import (
 Json = Any
 _DROPPED = "kyverno_mp_reports_events_dropped_total"
 _FAILURE = "validation error: the label team is required."
-_EXCEPTION = {
+EXCEPTION = {
     "apiVersion": "kyverno.io/v2",
     "kind": "PolicyException",
     "metadata": {"name": "e", "namespace": "ns"},
@@ -143,7 +143,7 @@ def test_an_error_is_a_violation_too(
 def test_an_exception_is_told(api: FakeApi) -> None:
     """Of the exception and of the policy (9.1); PolicySkipped."""
     world = new_cluster(api)
-    world.serve(policy(), exceptions=(_EXCEPTION,))
+    world.serve(policy(), exceptions=(EXCEPTION,))
     pod(api)
     with term(api, world) as one:
         one.settle()
