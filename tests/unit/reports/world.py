@@ -308,6 +308,30 @@ def stored(api: FakeApi, path: str) -> Json | None:
     return None
 
 
+def stored_reports(api: FakeApi) -> dict[str, Json]:
+    """Return the reports without what the API server and the clock decide.
+
+    K8S: the garbage collector deletes those whose object is gone.
+    """
+    with api.lock:
+        uids = {
+            raw["metadata"]["uid"]
+            for key, raw in api.objects.items()
+            if key[2] == "pods"
+        }
+        found = {
+            key[3]: msgspec.json.decode(msgspec.json.encode(raw))
+            for key, raw in api.objects.items()
+            if key[2].endswith("policyreports") and key[3] in uids
+        }
+    for raw in found.values():
+        for field in ("uid", "resourceVersion", "creationTimestamp", "generation"):
+            raw["metadata"].pop(field, None)
+        for row in raw["results"]:
+            row.pop("timestamp")
+    return found
+
+
 def results(report: Json | None) -> list[tuple[str, str, str]]:
     """Return (policy, rule, result) of each row."""
     assert report is not None
