@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
@@ -38,6 +38,7 @@ from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.register import Register
+from kyverno_mp.background.results import Objects, Wanted
 from kyverno_mp.background.triggers import (
     Triggers,
     assumed_operation,
@@ -47,7 +48,7 @@ from kyverno_mp.background.triggers import (
     undeleted,
     version_of,
 )
-from kyverno_mp.background.update_request import Task, Trigger
+from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
@@ -62,7 +63,6 @@ from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generation import evaluate_generations
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.values.jsonvalue import Json
 
@@ -74,14 +74,6 @@ _ATTEMPTS: Final = 5
 
 class _SourceChanged(KubeConflict):
     """The source of a clone is not what was read any more."""
-
-
-class Wanted(NamedTuple):
-    """What a rule that applies generates for a trigger."""
-
-    objects: list[Generated]
-    result: RuleResult
-    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +181,9 @@ class Generator:
         deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
         context = engine.open(request, deadline_ns)
         found = evaluate_generations(policy.ir, [rule.linked], context).results
-        results = self.dependencies.results
-        if found and found[0].status != result.PASS and results is not None:
-            results.generated(policy.ir, found[0], request)
+        told = self.dependencies.results
+        if found and found[0].status != result.PASS and told is not None:
+            told.generated(policy.ir, found[0], request)
         if not found or found[0].status in (result.SKIP, result.FAIL):
             return None, tuple(found[0].exceptions) if found else ()
         if found[0].status == result.ERROR:
@@ -204,17 +196,25 @@ class Generator:
     def _write_all(
         self, policy: ReadyPolicy, rule: GenerateRule, applied: Wanted | None
     ) -> Outcome:
+        """Write all objects that are wanted.
+
+        Raises: KubeRefused after the last one when one was refused; others at once.
+        """
         wanted = [] if applied is None else applied.objects
-        created: list[Generated] = []
+        created: Objects = []
         # What is not recorded would stay when its policy goes unseen.
         is_new = bool(wanted) and self._record(policy, rule)
+        pauses, refusals = [], Refusals()
         try:
-            pauses = [self._write(policy, rule, one, created) for one in wanted]
+            for one in wanted:
+                with refusals.kept():
+                    pauses.append(self._write(policy, rule, one, created))
         finally:
             # The policy, and its record with it, may have gone during the writes.
             is_new = (bool(wanted) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
+        refusals.tell()
         results = self.dependencies.results
         if applied is not None and results is not None:
             results.generated(policy.ir, applied.result, applied.request, created)
@@ -228,16 +228,9 @@ class Generator:
         )
 
     def _write(
-        self,
-        policy: ReadyPolicy,
-        rule: GenerateRule,
-        one: Generated,
-        created: list[Generated],
+        self, policy: ReadyPolicy, rule: GenerateRule, one: Generated, new: Objects
     ) -> float:
-        """Write an object; return for how long it has to be left as it is.
-
-        ``created`` gets one that did not exist.
-        """
+        """Write an object; return how long to leave it. ``new`` gets a new one."""
         if one.source is not None and rule.synchronizes:
             self._label(one.source)
         done = self.downstream.write(
@@ -245,8 +238,6 @@ class Generator:
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
         )
-        if done.action == CREATED:
-            created.append(one)
         if done.action == KEPT:
             return 0.0
         recorder = PolicyRecorder(
@@ -255,7 +246,9 @@ class Generator:
         if done.action == CONTESTED:
             recorder.put_off()
             return done.pause_s
-        recorder.generated(rule.name, one, is_new=done.action == CREATED)
+        is_new = done.action == CREATED
+        new += [one] * is_new
+        recorder.generated(rule.name, one, is_new=is_new)
         if done.is_contest:
             recorder.contested(rule.name, one, done.rival)
         return 0.0
@@ -309,17 +302,13 @@ class Generator:
         if live is not None and not is_ending(live):
             with contextlib.suppress(ExpressionFailed):
                 wanted = self.evaluate(task, policy, rule, live)
-        written = self._write_all(policy, rule, wanted)
-        kept = self._places(wanted)
-        self._delete_owned(
+        return self._replace(
             task,
+            policy,
             rule,
-            lambda one: (
-                one.labels.get(SOURCE_UID) == task.gone_source
-                and place_of(one) not in kept
-            ),
+            wanted,
+            lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
         )
-        return written
 
     def _align(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
@@ -330,9 +319,29 @@ class Generator:
         wanted: Wanted | None = None
         if live is not None and not is_ending(live):
             wanted = self.evaluate(task, policy, rule, live)
-        written = self._write_all(policy, rule, wanted)
+        return self._replace(task, policy, rule, wanted, lambda _one: True)
+
+    def _replace(
+        self,
+        task: Task,
+        policy: ReadyPolicy,
+        rule: GenerateRule,
+        wanted: Wanted | None,
+        is_stale: Callable[[Found], bool],
+    ) -> Outcome:
+        """Write what is wanted, and delete what is stale of the rest.
+
+        Raises: KubeRefused after both, when a part was refused; others at once.
+        """
+        written, refusals = APPLIED, Refusals()
+        with refusals.kept():
+            written = self._write_all(policy, rule, wanted)
         kept = self._places(wanted)
-        self._delete_owned(task, rule, lambda one: place_of(one) not in kept)
+        with refusals.kept():
+            self._delete_owned(
+                task, rule, lambda one: is_stale(one) and place_of(one) not in kept
+            )
+        refusals.tell()
         return written
 
     def _places(self, wanted: Wanted | None) -> set[tuple[str, str, str]]:
@@ -371,10 +380,13 @@ class Generator:
         named = task.request.status.generated_resources or ()
         kinds = {(one.api_version, one.kind) for one in named}
         places = {(one.kind, one.namespace, one.name) for one in named}
-        selector = _selector(task)
-        for one in self.downstream.find(selector, kinds):
-            if place_of(one) in places:
-                self.downstream.delete(one, selector)
+        selector, refusals = _selector(task), Refusals()
+        with refusals.kept():
+            for one in self.downstream.find(selector, kinds):
+                if place_of(one) in places:
+                    with refusals.kept():
+                        self.downstream.delete(one, selector)
+        refusals.tell()
 
 
 def place_of(found: Found) -> tuple[str, str, str]:
@@ -384,15 +396,3 @@ def place_of(found: Found) -> tuple[str, str, str]:
 
 def _selector(task: Task) -> dict[str, str]:
     return trigger_selector(Origin(task.policy, task.rule), task.trigger)
-
-
-def identity_of(raw: Json) -> Trigger:
-    """Return the identity of an object as a trigger."""
-    metadata = raw.get("metadata") or {}
-    return Trigger(
-        api_version=str(raw.get("apiVersion") or ""),
-        kind=str(raw.get("kind") or ""),
-        namespace=str(metadata.get("namespace") or ""),
-        name=str(metadata.get("name") or ""),
-        uid=str(metadata.get("uid") or ""),
-    )

@@ -12,7 +12,7 @@ target, although the rule may have many: they have the same key.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -37,6 +37,17 @@ _GENERATED: Final = "generated-resources"
 _TARGET: Final = "patched-target"
 _WORST: Final = (result.ERROR, result.FAIL, result.WARNING, result.PASS, result.SKIP)
 """Which result of several targets is reported."""
+
+
+Objects = list[Generated]
+
+
+class Wanted(NamedTuple):
+    """What a rule that applies generates for a trigger."""
+
+    objects: Objects
+    result: RuleResult
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)

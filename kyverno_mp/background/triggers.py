@@ -243,3 +243,15 @@ def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
     if live is None:
         return None
     return IS_ENDING if is_ending(live) else NOT_DELETED
+
+
+def identity_of(raw: Json) -> Trigger:
+    """Return the identity of an object as a trigger."""
+    metadata = raw.get("metadata") or {}
+    return Trigger(
+        api_version=str(raw.get("apiVersion") or ""),
+        kind=str(raw.get("kind") or ""),
+        namespace=str(metadata.get("namespace") or ""),
+        name=str(metadata.get("name") or ""),
+        uid=str(metadata.get("uid") or ""),
+    )
