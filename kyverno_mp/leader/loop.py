@@ -25,9 +25,11 @@ from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
 from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
+from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter
@@ -43,6 +45,8 @@ PAGES: Final = "pages"
 """Name of the folder of metric pages there."""
 _WAKE: Final = signal.SIGURG
 """The signal that ends a pause from another thread; ignored outside a pause."""
+_OTHERS: Final = frozenset({POLICIES, CEL_POLICIES, SETTINGS})
+"""The segments that are not cluster data."""
 _ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGHUP})
 _SIGNALS: Final = _ORDERS | {_WAKE}
 _SETTLE_S: Final = 0.02
@@ -92,6 +96,7 @@ class Leader:
         self._outcomes_written: frozenset[bytes] = frozenset()
         self._began_s: float | None = None
         self._writer = PoliciesWriter()
+        self._cel_writer = PoliciesWriter()
         self._given: dict[str, Mapping[str, bytes]] = {}
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
@@ -118,12 +123,13 @@ class Leader:
             values = self._configuration.values()
             self._publisher.publish(SETTINGS, partial(_encode_data, SETTINGS, values))
         cluster_data_changed = self._cluster_data.poll(now_ns, force=force)
-        if cluster_data_changed or first or set(corrupt) - {POLICIES, SETTINGS}:
+        if cluster_data_changed or first or set(corrupt) - _OTHERS:
             self._publish_cluster_data(corrupt)
         changes = self._poll_policies(now_ns, force=force)
         problems = changes.problems
         generation = self._status.generation
-        if changes or first or POLICIES in corrupt or self._policy_set.waiting:
+        damaged = not {POLICIES, CEL_POLICIES}.isdisjoint(corrupt)
+        if changes or first or damaged or self._policy_set.waiting:
             before = self._policy_set
             self._policy_set = self._policy_store.update(
                 changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
@@ -133,9 +139,12 @@ class Leader:
                 # An incomplete set could allow what the missing policies deny.
                 return False
             # If a policy is refused again, only the status changes.
-            moved = self._policy_set.encoded != before.encoded or (
-                _names_of(self._policy_set) != _names_of(before)
-            )
+            if self._publish_cel_policies(before, corrupt):
+                moved = True
+            else:
+                moved = self._policy_set.encoded != before.encoded or (
+                    _names_of(self._policy_set) != _names_of(before)
+                )
             if first or moved or POLICIES in corrupt:
                 generation = self._publish_policies()
             if not self.has_pending:
@@ -204,6 +213,33 @@ class Leader:
         )
         return generation
 
+    def _publish_cel_policies(self, before: PolicySet, corrupt: Sequence[str]) -> bool:
+        """Publish the policies in CEL if they changed; return whether it did.
+
+        The other policies follow with the next generation, which is that of both: a
+        worker that serves it has these, too.
+        """
+        policy_set = self._policy_set
+        names = _names_of(policy_set, is_cel=True)
+        if (
+            self._status.generation
+            and policy_set.cel == before.cel
+            and names == _names_of(before, is_cel=True)
+            and CEL_POLICIES not in corrupt
+        ):
+            return False
+        self._publisher.publish(
+            CEL_POLICIES,
+            lambda generation, salt: self._cel_writer.encode(
+                policy_set.cel,
+                generation=generation,
+                salt=salt,
+                names=names,
+                segment=CEL_POLICIES,
+            ),
+        )
+        return True
+
     def _poll_policies(self, now_ns: int, *, force: bool) -> Changes:
         if self._policies is None:
             return Changes({}, ())
@@ -271,11 +307,12 @@ def _encode_data(
     return encode_data(name, values, generation=generation, salt=salt)
 
 
-def _names_of(policy_set: PolicySet) -> list[str]:
+def _names_of(policy_set: PolicySet, *, is_cel: bool = False) -> list[str]:
     """Return the keys of all policies, as in the paths of their webhooks."""
     return [
         f"{one.namespace}/{one.name}" if one.namespace else one.name
         for one in policy_set.policies
+        if (one.kind in VALIDATING_POLICY_KINDS) is is_cel
     ]
 
 

@@ -130,6 +130,8 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
 
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
+CEL_EXCEPTION: Final = "policies.kyverno.io/PolicyException"
+"""The kind of CelPolicyException where the group must tell it from the other one."""
 VALIDATING_POLICY_KINDS: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
 
 _GROUP: Final = "policies.kyverno.io/"

@@ -18,11 +18,13 @@ from typing import Final
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.telemetry.record import Recorder
-from kyverno_mp.webhook.route import MUTATE, VALIDATE
+from kyverno_mp.webhook.route import MUTATE, NVPOL, VALIDATE, VPOL
 
 _WEBHOOK: Final = {
     VALIDATE: "ValidatingWebhookConfiguration",
     MUTATE: "MutatingWebhookConfiguration",
+    VPOL: "ValidatingWebhookConfiguration",
+    NVPOL: "ValidatingWebhookConfiguration",
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _CACHED_MAX: Final = 2048
