@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.policy import validating_policy
 from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.mutation_plan import MutationPlan
@@ -98,6 +99,7 @@ def wire(
     """Return the objects that the worker serves."""
     # Several threads review policies.
     prepare()
+    validating_policy.prepare()
     audit_queue = AuditQueue(
         settings.audit_queue_max,
         on_drop=lambda: role.records.error("webhook.audit_queue_full"),
