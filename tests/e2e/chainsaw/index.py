@@ -37,6 +37,7 @@ BUILT: Final = frozenset(
         "mutate existing",
         "reports",
         "admission policies",
+        "validating policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -74,8 +75,8 @@ CAPABILITIES: Final = (
     ("rule:validate.manifests", "verify manifests"),
     ("manifest-signature", "verify manifests"),
     ("rule:validate.cel", "CEL rules"),
-    ("kind:ValidatingPolicy", "CEL policies"),
-    ("kind:NamespacedValidatingPolicy", "CEL policies"),
+    ("kind:ValidatingPolicy", "validating policies"),
+    ("kind:NamespacedValidatingPolicy", "validating policies"),
     ("kind:MutatingPolicy", "CEL policies"),
     ("kind:NamespacedMutatingPolicy", "CEL policies"),
     ("kind:GeneratingPolicy", "CEL policies"),
