@@ -6,10 +6,11 @@ arguments.
 Source: docs/behaviour/cel 1 (status), 7; Kyverno pkg/controllers/policystatus/vpol.go.
 
 Upstream says WebhookConfigured when the webhook is registered; here every worker
-evaluates the policy by then. The condition RBACPermissionsGranted is about scans, which
-do not evaluate these policies here.
+evaluates the policy by then. RBACPermissionsGranted asks whether scans may read the
+objects; here the reported results are those of reviews, which need no permission.
 """
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,7 +21,10 @@ from kyverno_mp.policy.validating_policy import (
 )
 from kyverno_mp.values.jsonvalue import Json
 
-WEBHOOK_CONFIGURED: Final = "WebhookConfigured"
+WEBHOOKRBAC_GRANTED: Final = "RBACPermissionsGranted"
+_OURS: Final = frozenset({WEBHOOK_CONFIGURED, RBAC_GRANTED})
+_REPORTED: Final = "Policy is ready for reporting."
+_CONFIGURED: Final = "WebhookConfigured"
 _CONFIGURED: Final = "Webhook configured."
 _NOT_CONFIGURED: Final = "Policy is not configured in the webhook."
 _MESSAGE_CHARACTERS_MAX: Final = 1024
@@ -43,33 +47,44 @@ def cel_status_of(
     message: str,
 ) -> Json:
     """Return the whole status; conditions of other writers stay."""
-    others: list[Json] = []
-    since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    value = "True" if ready else "False"
     told = before.get("conditionStatus") or {}
-    for one in told.get("conditions") or ():
-        if one.get("type") != WEBHOOK_CONFIGURED:
-            others.append(one)
-        elif one.get("status") == value:
-            since = one.get("lastTransitionTime") or since
+    given = told.get("conditions") or []
+    since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     text = _CONFIGURED if ready else message[:_MESSAGE_CHARACTERS_MAX]
-    condition = {
-        "type": WEBHOOK_CONFIGURED,
-        "status": value,
-        "reason": "Succeeded" if ready else "Failed",
-        "message": text or _NOT_CONFIGURED,
-        "lastTransitionTime": since,
-    }
+    ours = [
+        _condition(
+            WEBHOOK_CONFIGURED, text or _NOT_CONFIGURED, given, since, holds=ready
+        ),
+        _condition(RBAC_GRANTED, _REPORTED, given, since, holds=True),
+    ]
+    others = [one for one in given if one.get("type") not in _OURS]
     configs = {name: _config_of(spec) for name, spec in copies_of(policy.spec)}
     return {
         **before,
         "autogen": {"configs": configs} if configs else {},
         "conditionStatus": {
             **told,
-            "conditions": [*others, condition],
+            "conditions": [*others, *ours],
             "ready": ready,
         },
         "generated": before.get("generated") is True,
+    }
+
+
+def _condition(
+    name: str, text: str, given: Iterable[Json], since: str, *, holds: bool
+) -> Json:
+    """Return a condition; ``since`` if it was not the same before."""
+    value = "True" if holds else "False"
+    for one in given:
+        if (one.get("type"), one.get("status")) == (name, value):
+            since = one.get("lastTransitionTime") or since
+    return {
+        "type": name,
+        "status": value,
+        "reason": "Succeeded" if holds else "Failed",
+        "message": text,
+        "lastTransitionTime": since,
     }
 
 

@@ -208,7 +208,14 @@ def test_the_status_is_upstreams() -> None:
                 "reason": "Succeeded",
                 "message": "Webhook configured.",
                 "lastTransitionTime": "2026-01-02T03:04:05Z",
-            }
+            },
+            {
+                "type": "RBACPermissionsGranted",
+                "status": "True",
+                "reason": "Succeeded",
+                "message": "Policy is ready for reporting.",
+                "lastTransitionTime": "2026-01-02T03:04:05Z",
+            },
         ],
     }
     assert sorted(status["autogen"]["configs"]) == ["cronjobs", "defaults"]
