@@ -21,10 +21,10 @@ from kyverno_mp.policy.validating_policy import (
 )
 from kyverno_mp.values.jsonvalue import Json
 
-WEBHOOKRBAC_GRANTED: Final = "RBACPermissionsGranted"
+WEBHOOK_CONFIGURED: Final = "WebhookConfigured"
+RBAC_GRANTED: Final = "RBACPermissionsGranted"
 _OURS: Final = frozenset({WEBHOOK_CONFIGURED, RBAC_GRANTED})
 _REPORTED: Final = "Policy is ready for reporting."
-_CONFIGURED: Final = "WebhookConfigured"
 _CONFIGURED: Final = "Webhook configured."
 _NOT_CONFIGURED: Final = "Policy is not configured in the webhook."
 _MESSAGE_CHARACTERS_MAX: Final = 1024
