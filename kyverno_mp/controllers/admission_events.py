@@ -20,6 +20,7 @@ from typing import Final
 
 from kyverno_mp.errors import DependencyError, StateError
 from kyverno_mp.kube.events import EventInfo, Events, Reference
+from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     ObjectRecord,
@@ -39,6 +40,7 @@ VIOLATION: Final = "PolicyViolation"
 APPLIED: Final = "PolicyApplied"
 SKIPPED: Final = "PolicySkipped"
 _POLICY_VERSION: Final = "kyverno.io/v1"
+_CEL_VERSION: Final = "policies.kyverno.io/v1beta1"
 _EXCEPTION_VERSION: Final = "kyverno.io/v2"
 _FAILED: Final = frozenset({"fail", "error"})
 _POLL_S: Final = 0.02
@@ -96,8 +98,13 @@ class _Messages:
         self._review = review
         self._about = about
         self._policy = policy
+        self._is_cel = policy.kind in VALIDATING_POLICY_KINDS
         self._on = Reference(
-            _POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
+            _CEL_VERSION if self._is_cel else _POLICY_VERSION,
+            policy.kind,
+            policy.name,
+            policy.namespace,
+            policy.uid,
         )
 
     def violation_on_policy(self, rule: RuleRecord) -> EventInfo:
@@ -139,7 +146,7 @@ class _Messages:
             namespace, _, name = exception.rpartition("/")
             yield self._info(
                 Reference(
-                    _EXCEPTION_VERSION,
+                    _CEL_VERSION if self._is_cel else _EXCEPTION_VERSION,
                     "PolicyException",
                     name,
                     namespace,
