@@ -246,8 +246,5 @@ class Results(Protocol):
     def validated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
         """Record results of an allowed request that travel, with their messages."""
 
-    def evaluated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
-        """Record all results of policies that no scan evaluates."""
-
     def mutated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
         """Record what mutate rules did."""

@@ -20,7 +20,7 @@ from kyverno_mp.limits import (
     RESULT_ROWS_CACHED_MAX,
     RESULT_ROWS_MAX,
 )
-from kyverno_mp.program.reporting import MUTATE, VALIDATE, Reporting
+from kyverno_mp.program.reporting import MUTATE, Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.secrecy import hides_values
@@ -63,13 +63,6 @@ class ResultSink:
     def validated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
         """Record results that travel: of an allowed request, with their messages."""
         self._append(request, responses)
-
-    def evaluated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
-        """Record all results of policies in CEL, which no scan evaluates."""
-        reporting = self._reporting
-        self._append(
-            request, [r for r in responses if reporting.reports(r.policy, VALIDATE)]
-        )
 
     def mutated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
         """Record what mutate rules did.

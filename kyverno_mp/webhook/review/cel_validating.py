@@ -1,12 +1,12 @@
 """Validate by policies in CEL: deny, warn, and record what audits.
 
 Room: webhook. Takes: a Review and its CelPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the sink, the results for reports.
+Next: review (its exits). May touch: the sink.
 Source: docs/behaviour/cel 6 (admission); docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/vpol/handler.go.
 
-Everything is evaluated before the answer, as warnings need it; nobody derives the
-results later, so all of them travel to the reports.
+Everything is evaluated before the answer, as warnings need it. The results are events
+and metrics; the reports pool does not know these policies yet, so none travel to it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -132,7 +132,7 @@ def _told(response: PolicyResponse) -> Iterator[str]:
 
 
 def _pass_on(review: Review, responses: Sequence[PolicyResponse]) -> None:
-    """Record events and results of an allowed review; a failure changes no answer."""
+    """Record the events of an allowed review; a failure changes no answer."""
     dependencies, request = review.dependencies, review.request
     if request.dry_run or not responses:
         return
@@ -141,8 +141,6 @@ def _pass_on(review: Review, responses: Sequence[PolicyResponse]) -> None:
             enforced = [one for one in responses if one.action == "Enforce"]
             audited = [one for one in responses if one.action != "Enforce"]
             dependencies.sink.deliver(request, enforced, audited, _as_it_is)
-        if dependencies.results is not None and dependencies.results.takes(request):
-            dependencies.results.evaluated(request, responses)
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)
 

@@ -37,7 +37,6 @@ BUILT: Final = frozenset(
         "mutate existing",
         "reports",
         "admission policies",
-        "validating policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
