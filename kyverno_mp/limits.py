@@ -581,6 +581,10 @@ REGISTRY_REDIRECTS_MAX = 5
 MATCH_CONDITIONS_MAX = 63
 """Match conditions of one webhook: the API server accepts 64, and one may be ours."""
 
+WEBHOOK_PATH_CHARACTERS_MAX = 4096
+"""The names of policies in CEL in the path of one webhook: far below what we read of a
+request's head, and what proxies before us may accept."""
+
 BUCKETS_MAX = 100
 """Bucket boundaries of one histogram: each series has a cell for every bucket, and
 dashboards use a dozen."""

@@ -61,14 +61,19 @@ def _encoded(operations: Sequence[dict[str, Json]]) -> bytes:
         return msgspec.json.encode(operations)
 
 
-def denied(uid: str, message: str) -> bytes:
-    """Deny the request; like Kyverno with a message only, no code and no warnings."""
+def denied(uid: str, message: str, warnings: Sequence[str] = ()) -> bytes:
+    """Deny the request; like Kyverno with a message only and no code."""
+    texts = b""
+    if warnings:
+        texts = b',"warnings":' + orjson.dumps(list(warnings))
     return b"".join(
         (
             _HEAD,
             orjson.dumps(uid),
             b',"allowed":false,"status":{"metadata":{},"status":"Failure","message":',
             orjson.dumps(message),
-            b"}}}",
+            b"}",
+            texts,
+            b"}}",
         )
     )

@@ -85,6 +85,22 @@ def compile_validating_policy(
 
     Raises: DocumentInvalid with every expression that does not compile.
     """
+    compiled, unusable = compile_with_exceptions(document, exceptions)
+    if unusable:
+        problems = dict.fromkeys(problem for _, problem in unusable)
+        raise DocumentInvalid(list(problems), Where(policy=_key(document)))
+    return compiled
+
+
+def compile_with_exceptions(
+    document: AnyValidatingPolicy, exceptions: Iterable[CelPolicyException] = ()
+) -> tuple[ValidatingPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy with those exceptions that compile.
+
+    Returns also the problems of the others, each with the key of its exception: a
+    service must not let the author of an exception revoke the policy of another.
+    Raises: DocumentInvalid with every expression of the policy that does not compile.
+    """
     bodies: list[ValidatingBodyIR] = []
     problems: list[Problem] = []
     is_json = document.mode == JSON_MODE
@@ -92,17 +108,19 @@ def compile_validating_policy(
         builder = _Builder(document.metadata.namespace)
         bodies.append(builder.body(copy, spec, is_json=is_json))
         problems += builder.problems
-    attached = []
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        raise DocumentInvalid(unique, Where(policy=_key(document)))
+    attached, unusable = [], []
     for exception in exceptions:
         if not names_policy(exception, document):
             continue
         builder = _Builder(document.metadata.namespace)
-        attached.append(_exception(exception, builder))
-        problems += builder.problems
-    if problems:
-        unique = list(dict.fromkeys(problems))
-        raise DocumentInvalid(unique, Where(policy=_key(document)))
-    return ValidatingPolicyIR(
+        found = _exception(exception, builder)
+        if not builder.problems:
+            attached.append(found)
+        unusable += [(exception.key, problem) for problem in builder.problems]
+    compiled = ValidatingPolicyIR(
         policy=_policy(document),
         bodies=tuple(bodies),
         exceptions=tuple(attached),
@@ -110,6 +128,7 @@ def compile_validating_policy(
         is_json=is_json,
         effects=effects_of((bodies, attached)),
     )
+    return compiled, unusable
 
 
 def expression_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:

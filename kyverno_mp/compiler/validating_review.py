@@ -5,6 +5,7 @@ Next: cli/lint. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/vpol/validate.go.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel.nodes import Ident
 from kyverno_mp.expr.cel.parse import parse
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+from kyverno_mp.policy.validating_policy import JSON_MODE, AnyValidatingPolicy
 
 _REQUIRED: Final = (
     "Required value: a matchConstraints with at least one resource rule is required"
@@ -25,6 +26,12 @@ _NO_HTTP: Final = (
     "Forbidden: http.* is not allowed in namespaced policies; set"
     " --allowHTTPInNamespacedPolicies to enable"
 )
+
+_NOT_COMPILED: Final = (
+    "<nil>: Internal error: validating policy compiler 1.0 error: failed to compile"
+    " policy"
+)
+_PART: Final = re.compile(r"spec\.(?:validations\[\d+\]|\w+)")
 
 
 def expression_faults_of(document: AnyValidatingPolicy) -> Iterator[Problem]:
@@ -43,6 +50,25 @@ def review_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
     if document.metadata.namespace and any(map(_names_http, _texts(document))):
         upstream = f"spec: {_NO_HTTP}"
         yield Problem("policy.http", "spec", "", _NO_HTTP, upstream)
+
+
+def refusals(document: AnyValidatingPolicy) -> list[str]:
+    """Return upstream's errors when the policy is created, none if it is accepted.
+
+    KYVERNO: the first part of the spec with a faulty expression ends compilation; a
+    placeholder comes before its errors, except in evaluation mode JSON.
+    """
+    found: list[str] = []
+    first = ""
+    for problem in expression_problems(document):
+        part = _PART.match(problem.path)
+        name = problem.path if part is None else part[0]
+        first = first or name
+        if name == first:
+            found.append(problem.upstream)
+    if found and document.mode != JSON_MODE:
+        found.insert(0, _NOT_COMPILED)
+    return [*found, *(one.upstream for one in review_problems(document))]
 
 
 def _texts(document: AnyValidatingPolicy) -> Iterator[str]:

@@ -21,12 +21,14 @@ from typing import Final
 from kyverno_mp.errors import DependencyError, StateError
 from kyverno_mp.kube.events import EventInfo, Events, Reference
 from kyverno_mp.kube.policy_events import (
+    CEL_POLICY_VERSION,
     POLICY_VERSION,
     SKIPPED,
     PolicyMessages,
     UidOf,
     no_uid,
 )
+from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     ObjectRecord,
@@ -78,10 +80,10 @@ def event_infos_of(review: ReviewRecord, uid_of: UidOf = no_uid) -> Iterator[Eve
 
 
 def _messages(review: ReviewRecord, policy: PolicyRecord) -> PolicyMessages:
+    is_cel = policy.kind in VALIDATING_POLICY_KINDS
+    version = CEL_POLICY_VERSION if is_cel else POLICY_VERSION
     return PolicyMessages(
-        Reference(
-            POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
-        ),
+        Reference(version, policy.kind, policy.name, policy.namespace, policy.uid),
         _reference(review.object),
         CONTROLLER,
         blocked=review.blocked,

@@ -17,11 +17,13 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.stored_rule import as_stored
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -33,6 +35,7 @@ class InForce(NamedTuple):
     generation: int = 0
 
 
+Reported = AnyPolicy | AnyValidatingPolicy
 PolicyName = tuple[str, str, str]
 """Kind, namespace, name."""
 Served = Mapping[PolicyName, InForce]
@@ -41,6 +44,17 @@ _RESOURCES: Final = {
         group="kyverno.io", version="v1", plural="clusterpolicies", namespaced=False
     ),
     "Policy": Resource(group="kyverno.io", version="v1", plural="policies"),
+    "ValidatingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="validatingpolicies",
+        namespaced=False,
+    ),
+    "NamespacedValidatingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="namespacedvalidatingpolicies",
+    ),
 }
 _COUNTS: Final = {
     "validate": "validate",
@@ -66,7 +80,7 @@ class Pass(NamedTuple):
     ended: bool = True
 
 
-def _nobody_lags(_policy: AnyPolicy) -> Sequence[str]:
+def _nobody_lags(_policy: Reported) -> Sequence[str]:
     return ()
 
 
@@ -75,7 +89,7 @@ class PolicyStatuses:
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
-        self._written: dict[PolicyName, tuple[AnyPolicy, bool]] = {}
+        self._written: dict[PolicyName, tuple[Reported, bool]] = {}
         self._refused: set[PolicyName] = set()
         """Policies whose status was refused since the cycle began."""
 
@@ -85,10 +99,10 @@ class PolicyStatuses:
 
     def write(
         self,
-        policies: Iterable[AnyPolicy],
+        policies: Iterable[Reported],
         served: Served,
         now: datetime,
-        lagging: Callable[[AnyPolicy], Sequence[str]] = _nobody_lags,
+        lagging: Callable[[Reported], Sequence[str]] = _nobody_lags,
     ) -> Pass:
         """Write changed statuses, at most 50 of them.
 
@@ -129,7 +143,7 @@ class PolicyStatuses:
         return Pass(known)
 
     def _try_one(
-        self, policy: AnyPolicy, now: datetime, *, ready: bool, message: str
+        self, policy: Reported, now: datetime, *, ready: bool, message: str
     ) -> bool:
         """Write one status; False when the API server refuses this one object."""
         try:
@@ -143,11 +157,15 @@ class PolicyStatuses:
         return True
 
     def _write_one(
-        self, policy: AnyPolicy, now: datetime, *, ready: bool, message: str
+        self, policy: Reported, now: datetime, *, ready: bool, message: str
     ) -> None:
         def edit(raw: Json) -> Json | None:
             before = raw.get("status") or {}
-            after = status_of(policy, before, now, ready=ready, message=message)
+            after = (
+                status_of(policy, before, now, ready=ready, message=message)
+                if isinstance(policy, ClusterPolicy | Policy)
+                else cel_status_of(policy, before, now, ready=ready, message=message)
+            )
             return None if after == before else {**raw, "status": after}
 
         resource = _RESOURCES[policy.kind]
@@ -208,11 +226,12 @@ def _count(rules: Iterable[Rule]) -> Json:
     return counts
 
 
-def name_of(policy: AnyPolicy) -> PolicyName:
+def name_of(policy: Reported) -> PolicyName:
     """Return the key of a policy in Served."""
     return (policy.kind, *_key_of(policy))
 
 
-def _key_of(policy: AnyPolicy) -> Key:
-    namespace = policy.metadata.namespace if policy.kind == "Policy" else ""
+def _key_of(policy: Reported) -> Key:
+    is_namespaced = policy.kind in ("Policy", "NamespacedValidatingPolicy")
+    namespace = policy.metadata.namespace if is_namespaced else ""
     return namespace, policy.metadata.name

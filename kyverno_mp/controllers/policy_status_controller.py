@@ -12,6 +12,7 @@ from typing import Final
 from kyverno_mp.controllers.policy_status import (
     InForce,
     PolicyStatuses,
+    Reported,
     Served,
     name_of,
 )
@@ -21,7 +22,6 @@ from kyverno_mp.controllers.webhook_config.controller import (
 )
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import Election
-from kyverno_mp.policy.cluster_policy import AnyPolicy
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Result
 
@@ -41,7 +41,7 @@ class PolicyStatusController:
         *,
         webhooks: WebhookController,
         served: Callable[[], Served],
-        lagging: Callable[[AnyPolicy], Sequence[str]],
+        lagging: Callable[[Reported], Sequence[str]],
     ) -> None:
         """``served``: what every worker of this pod has in force.
 
@@ -75,7 +75,7 @@ class PolicyStatusController:
         if self._is_settled(registered, served, answers=answers):
             return Result()
         known, ended = self._statuses.write(
-            registered.policies,
+            (*registered.policies, *registered.cel),
             served if answers else _not_ready(registered),
             self._clock.now(),
             self._lagging,
@@ -100,5 +100,5 @@ class PolicyStatusController:
 def _not_ready(registered: Registered) -> Served:
     return {
         name_of(one): InForce(ready=False, generation=one.metadata.generation)
-        for one in registered.policies
+        for one in (*registered.policies, *registered.cel)
     }

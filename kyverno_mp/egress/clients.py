@@ -30,6 +30,11 @@ def open_client(settings: Settings) -> Client:
 
 def open_calls(settings: Settings, client: Client) -> LiveCalls:
     """Return the calls that policies may make. Raises: SettingInvalid."""
+    return LiveCalls(client, open_services(settings))
+
+
+def open_services(settings: Settings) -> Services:
+    """Return the services that policies may call. Raises: SettingInvalid."""
     urls = read_rules(
         settings.http_allowlist,
         settings.http_blocklist,
@@ -41,4 +46,4 @@ def open_calls(settings: Settings, client: Client) -> LiveCalls:
         timeout_s=settings.api_call_timeout_s,
         token_file=settings.api_call_token_file,
     )
-    return LiveCalls(client, Services(rules, resolve_host, USER_AGENT))
+    return Services(rules, resolve_host, USER_AGENT)

@@ -94,6 +94,16 @@ class LiveKinds:
         self.directory()
         return self._kind_of.get((group, version, plural)) or None
 
+    def plural_of(self, api_version: str, kind: str) -> str:
+        """Return the plural name of a kind, "" for an unknown one; may call."""
+        group, _, version = api_version.rpartition("/")
+        for find in (self.directory, self._asked):
+            for one in find().resources:
+                found = (one.group, one.version, one.kind) == (group, version, kind)
+                if found and not one.subresource:
+                    return one.plural
+        return ""
+
     def resources(self, selector: KindSelector) -> tuple[Resource, ...]:
         """Return the resources of a selector; calls the API server if none is known."""
         return self.directory().find(selector) or self._asked().find(selector)

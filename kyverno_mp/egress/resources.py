@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from kyverno_mp.egress.paths import normal_path
+from kyverno_mp.egress.paths import namespaced_path, normal_path
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.expr.cel.outside import FORBIDDEN
 from kyverno_mp.kube.rest import Call, Client, segment
@@ -30,13 +30,20 @@ class LiveResources:
     """Objects of the API server; thread-safe.
 
     ``plural_of``: the plural name of (apiVersion, kind), "" for an unknown kind.
+    ``is_namespaced``: for namespaced policies, which may do only what an apiCall of
+    theirs may (egress/paths.py), in the namespace that is their own.
     """
 
     def __init__(
-        self, client: Callable[[], Client], plural_of: Callable[[str, str], str]
+        self,
+        client: Callable[[], Client],
+        plural_of: Callable[[str, str], str],
+        *,
+        is_namespaced: bool = False,
     ) -> None:
         self._client = client
         self._plural_of = plural_of
+        self._is_namespaced = is_namespaced
 
     def get(
         self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
@@ -50,6 +57,7 @@ class LiveResources:
         path = f"{_base(api_version, namespace)}/{_plain(resource)}/{_plain(name)}"
         if slash:
             path += f"/{_plain(part)}"
+        path = self._checked(path, namespace, "GET")
         return self._answer("GET", path, None, deadline_ns, may_lack=True)
 
     def list(
@@ -65,6 +73,7 @@ class LiveResources:
         if labels:
             selector = ",".join(f"{key}={value}" for key, value in labels.items())
             path += "?" + urlencode({"labelSelector": selector})
+        path = self._checked(path, namespace, "GET")
         return self._answer("GET", path, None, deadline_ns)
 
     def post(
@@ -78,6 +87,7 @@ class LiveResources:
         """Create the object and return it. Raises: as ``get``."""
         resource = "/".join(map(_plain, plural.split("/")))
         path = f"{_base(api_version, namespace)}/{resource}"
+        path = self._checked(path, namespace, "POST")
         return self._answer("POST", path, body, deadline_ns)
 
     def plural(self, api_version: str, kind: str) -> str:
@@ -87,6 +97,12 @@ class LiveResources:
             text = f'no matches for kind "{kind}" in version "{api_version}"'
             raise ExpressionFailed("resource.kind", text)
         return found
+
+    def _checked(self, path: str, namespace: str, method: str) -> str:
+        """Return the path. Raises: ExpressionFailed if the policy may not use it."""
+        if self._is_namespaced:
+            return namespaced_path(path, namespace, method)
+        return normal_path(path)
 
     def _answer(
         self,
@@ -98,7 +114,7 @@ class LiveResources:
         may_lack: bool = False,
     ) -> Json:
         data = None if body is None else msgspec.json.encode(body)
-        call = Call(method=method, path=normal_path(path), body=data)
+        call = Call(method=method, path=path, body=data)
         try:
             return msgspec.json.decode(self._client().call(call, deadline_ns))
         except DependencyError as error:

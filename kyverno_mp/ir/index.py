@@ -83,12 +83,15 @@ class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
     """One policy as bytes with its index keys: encoded once, published many times.
 
     ``content`` is the record of the policy and those of its rules, joined by
-    ``pack_parts``; ``entries`` has one tuple for each rule.
+    ``pack_parts``; ``entries`` has one tuple for each rule. ``is_cel``: a policy of
+    policies.kyverno.io, whose one record is a ValidatingPolicyIR and whose keys name
+    resources, not kinds.
     """
 
     key: str
     content: bytes
     entries: tuple[tuple[IndexEntryIR, ...], ...]
+    is_cel: bool = False
 
 
 def pack_parts(parts: Sequence[bytes]) -> bytes:

@@ -20,6 +20,7 @@ VIOLATION: Final = "PolicyViolation"
 APPLIED: Final = "PolicyApplied"
 SKIPPED: Final = "PolicySkipped"
 POLICY_VERSION: Final = "kyverno.io/v1"
+CEL_POLICY_VERSION: Final = "policies.kyverno.io/v1beta1"
 _EXCEPTION_VERSION: Final = "kyverno.io/v2"
 UidOf = Callable[[str], str]
 """Returns the uid of the PolicyException with key ``ns/name``, "" if none exists."""
@@ -84,11 +85,14 @@ class PolicyMessages:
         place = (about.kind, about.namespace, about.name)
         key = "/".join(part for part in place if part)
         path = "/".join(p for p in (policy.namespace, policy.name, rule) if p)
+        # The policies in CEL have exceptions of their own group and version.
+        is_cel = policy.api_version == CEL_POLICY_VERSION
+        version = CEL_POLICY_VERSION if is_cel else _EXCEPTION_VERSION
         for exception in exceptions:
             namespace, _, name = exception.rpartition("/")
             uid = uid_of(exception)
             yield self._info(
-                Reference(_EXCEPTION_VERSION, "PolicyException", name, namespace, uid),
+                Reference(version, "PolicyException", name, namespace, uid),
                 about,
                 SKIPPED,
                 PASSED,

@@ -11,6 +11,7 @@ polls. The projections omit changes of an object that do not change its meaning 
 versions, managed fields), so that our own status writes cause no compilation.
 """
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -47,6 +48,24 @@ POLICIES: Final = _kyverno("v1", "policies", namespaced=True)
 EXCEPTIONS: Final = _kyverno("v2", "policyexceptions", namespaced=True)
 
 
+def _cel(plural: str, *, namespaced: bool) -> Resource:
+    return Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural=plural,
+        namespaced=namespaced,
+    )
+
+
+CEL_RESOURCES: Final = {
+    "ValidatingPolicy": _cel("validatingpolicies", namespaced=False),
+    "NamespacedValidatingPolicy": _cel("namespacedvalidatingpolicies", namespaced=True),
+}
+"""v1beta1 is what every release of Kyverno that has these kinds serves."""
+CEL_EXCEPTIONS: Final = _cel("policyexceptions", namespaced=True)
+_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
+
+
 class ClusterPolicies:
     """Policies and exceptions of the cluster, as a source of Changes."""
 
@@ -57,7 +76,16 @@ class ClusterPolicies:
             for resource in (CLUSTER_POLICIES, POLICIES, EXCEPTIONS)
             if watched
         ]
-        self._changed_keys = [_ChangedKeys(informer) for informer in self.informers]
+        self.cel_informers = [
+            Informer(client, WatchScope(resource=resource), policy_text)
+            for resource in (*CEL_RESOURCES.values(), CEL_EXCEPTIONS)
+            if watched
+        ]
+        """Of kinds that an older installation of Kyverno's CRDs does not have."""
+        self._changed_keys = [
+            _ChangedKeys(informer)
+            for informer in (*self.informers, *self.cel_informers)
+        ]
         self._given: dict[str, bytes] = {}
         self._polled_versions: dict[str, int] = {}
         self.settled: tuple[Mapping[str, int], int] = ({}, 0)
@@ -78,7 +106,7 @@ class ClusterPolicies:
         # The keys of all changes up to these versions are taken below.
         self._polled_versions = {
             informer.scope.resource.plural: int(informer.notified_version)
-            for informer in self.informers[:2]
+            for informer in (*self.informers[:2], *self.cel_informers[:2])
             if informer.notified_version.isdecimal()
         }
         for changes in self._changed_keys:
@@ -97,18 +125,34 @@ class ClusterPolicies:
 
     def on_change(self, wake: Callable[[], None]) -> None:
         """Call ``wake``, in an informer's thread, when ``poll`` would find a change."""
-        for informer in self.informers:
+        for informer in (*self.informers, *self.cel_informers):
             informer.on_notified(wake)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether all policies in CEL were listed, or cannot exist."""
+        return all(one.synced or _is_not_served(one) for one in self.cel_informers)
 
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
         """Return the plural name of a policy's resource, and its version, 0 if none."""
-        informer = self.informers[1 if kind == "Policy" else 0]
+        if kind in CEL_RESOURCES:
+            informer = self.cel_informers[list(CEL_RESOURCES).index(kind)]
+        else:
+            informer = self.informers[1 if kind == "Policy" else 0]
         text = informer.version_of(key)
         return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
 
     def exception(self, key: Key) -> bytes | None:
         """Return a PolicyException from the cache."""
         return self.informers[2].get(key) if self.informers else None
+
+    def cel_documents(self) -> list[bytes]:
+        """Return the cluster's present policies in CEL, as JSON."""
+        return [
+            text
+            for informer in self.cel_informers[:2]
+            for text in informer.snapshot().values()
+        ]
 
     def documents(self) -> list[bytes]:
         """Return the cluster's present policies, without exceptions, as JSON."""
@@ -258,5 +302,9 @@ def _rbac(plural: str, *, namespaced: bool) -> Resource:
     return Resource(group=_RBAC, version="v1", plural=plural, namespaced=namespaced)
 
 
+def _is_not_served(informer: Informer[bytes]) -> bool:
+    return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
+
+
 def _name_of(resource: Resource, key: Key) -> str:
-    return f"{FROM_CLUSTER}{resource.plural}/{key[0]}/{key[1]}"
+    return f"{FROM_CLUSTER}{resource.group}/{resource.plural}/{key[0]}/{key[1]}"

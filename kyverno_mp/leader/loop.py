@@ -21,6 +21,7 @@ from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.configuration import FixedConfiguration
 from kyverno_mp.leader.folder import Changes, Folder
+from kyverno_mp.leader.policy_segments import PolicySegments, names_of
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.leader.sources import Sources
 from kyverno_mp.leader.status import NOTHING, PolicyStatus, Status, write_status
@@ -28,9 +29,10 @@ from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.data import encode_data
-from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter
+from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.snapshot.publish import Publisher, segment_file
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.telemetry.page import Page
@@ -43,6 +45,8 @@ PAGES: Final = "pages"
 """Name of the folder of metric pages there."""
 _WAKE: Final = signal.SIGURG
 """The signal that ends a pause from another thread; ignored outside a pause."""
+_OTHERS: Final = frozenset({POLICIES, CEL_POLICIES, SETTINGS})
+"""The segments that are not cluster data."""
 _ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGHUP})
 _SIGNALS: Final = _ORDERS | {_WAKE}
 _SETTLE_S: Final = 0.02
@@ -91,7 +95,7 @@ class Leader:
         )
         self._outcomes_written: frozenset[bytes] = frozenset()
         self._began_s: float | None = None
-        self._writer = PoliciesWriter()
+        self._segments = PolicySegments(publisher)
         self._given: dict[str, Mapping[str, bytes]] = {}
         self._status = NOTHING
         self._folder_problems: tuple[str, ...] = ()
@@ -118,12 +122,13 @@ class Leader:
             values = self._configuration.values()
             self._publisher.publish(SETTINGS, partial(_encode_data, SETTINGS, values))
         cluster_data_changed = self._cluster_data.poll(now_ns, force=force)
-        if cluster_data_changed or first or set(corrupt) - {POLICIES, SETTINGS}:
+        if cluster_data_changed or first or set(corrupt) - _OTHERS:
             self._publish_cluster_data(corrupt)
         changes = self._poll_policies(now_ns, force=force)
         problems = changes.problems
         generation = self._status.generation
-        if changes or first or POLICIES in corrupt or self._policy_set.waiting:
+        damaged = not {POLICIES, CEL_POLICIES}.isdisjoint(corrupt)
+        if changes or first or damaged or self._policy_set.waiting:
             before = self._policy_set
             self._policy_set = self._policy_store.update(
                 changes, lambda: time.monotonic() - started_s > COMPILE_SLICE_S
@@ -133,11 +138,16 @@ class Leader:
                 # An incomplete set could allow what the missing policies deny.
                 return False
             # If a policy is refused again, only the status changes.
-            moved = self._policy_set.encoded != before.encoded or (
-                _names_of(self._policy_set) != _names_of(before)
-            )
+            if self._segments.publish_cel(
+                self._policy_set, None if first else before, corrupt
+            ):
+                moved = True
+            else:
+                moved = self._policy_set.encoded != before.encoded or (
+                    names_of(self._policy_set) != names_of(before)
+                )
             if first or moved or POLICIES in corrupt:
-                generation = self._publish_policies()
+                generation = self._segments.publish(self._policy_set)
             if not self.has_pending:
                 self._save_outcomes()
         elif problems == self._folder_problems and not (
@@ -181,28 +191,6 @@ class Leader:
             if self._given.get(name) is not values or name in corrupt:
                 self._publisher.publish(name, partial(_encode_data, name, values))
                 self._given[name] = values
-
-    def _publish_policies(self) -> int:
-        policy_set = self._policy_set
-        generation = self._publisher.publish(
-            POLICIES,
-            lambda generation, salt: self._writer.encode(
-                policy_set.encoded,
-                generation=generation,
-                salt=salt,
-                names=_names_of(policy_set),
-            ),
-        )
-        refused = sum(not policy.ready for policy in policy_set.policies)
-        _log.info(
-            "published",
-            extra=fields(
-                generation=generation,
-                policies=len(policy_set.policies),
-                refused=refused,
-            ),
-        )
-        return generation
 
     def _poll_policies(self, now_ns: int, *, force: bool) -> Changes:
         if self._policies is None:
@@ -269,14 +257,6 @@ def _encode_data(
     name: str, values: Mapping[str, bytes], generation: int, salt: bytes
 ) -> bytearray:
     return encode_data(name, values, generation=generation, salt=salt)
-
-
-def _names_of(policy_set: PolicySet) -> list[str]:
-    """Return the keys of all policies, as in the paths of their webhooks."""
-    return [
-        f"{one.namespace}/{one.name}" if one.namespace else one.name
-        for one in policy_set.policies
-    ]
 
 
 def _policy_labels(policy: PolicyStatus) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ not wait for slow ones.
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -22,8 +22,15 @@ import msgspec
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
+from kyverno_mp.leader.cel_document import compile_cel_document
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.compile_document import clip, compile_document
+from kyverno_mp.leader.exceptions import (
+    EXCEPTIONS,
+    AnyException,
+    digests_by_policy,
+    read_exception,
+)
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.status import PolicyStatus
 from kyverno_mp.leader.stored_document import (
@@ -36,8 +43,11 @@ from kyverno_mp.leader.stored_document import (
 from kyverno_mp.limits import (
     POLICY_RULES_MAX,
 )
-from kyverno_mp.policy.check import read
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.validating_policy import (
+    VALIDATING_POLICY_KINDS,
+    CelPolicyException,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 _STAYS = "; the last valid version stays in force"
@@ -59,6 +69,8 @@ class PolicySet:
     """Those of the problems that concern whole files."""
     waiting: int = 0
     """Policies that wait for compilation in the next update."""
+    cel: tuple[EncodedPolicy, ...] = ()
+    """The policies in CEL, which have a segment of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +127,8 @@ class PolicyStore:
         self._files: dict[str, list[StoredDocument]] = {}
         self._file_problems: dict[str, str] = {}
         self._entries: dict[Key, _Entry] = {}
-        self._exceptions: dict[Key, PolicyException] = {}
-        self._exceptions_read: dict[bytes, PolicyException] = {}
+        self._exceptions: dict[Key, AnyException] = {}
+        self._exceptions_read: dict[bytes, AnyException] = {}
         self._exceptions_digest: dict[str, bytes] = {}
 
     def update(
@@ -138,8 +150,10 @@ class PolicyStore:
         self._take_exceptions(exceptions, problems)
         changes_made, waiting = self._compile_due(policies, out_of_time)
         ordered = sorted(self._entries.items())
+        encoded = [e.encoded for _, e in ordered if e.encoded is not None]
         return PolicySet(
-            encoded=tuple(e.encoded for _, e in ordered if e.encoded is not None),
+            encoded=tuple(one for one in encoded if not one.is_cel),
+            cel=tuple(one for one in encoded if one.is_cel),
             policies=tuple(entry.status for _, entry in ordered),
             problems=tuple(problems),
             unread=tuple(self._file_problems.values()),
@@ -177,7 +191,7 @@ class PolicyStore:
                 if not document.known:
                     problems.append(f"{place}: {key[0] or 'document'} is not a policy")
                     continue
-                found = exceptions if key[0] == "PolicyException" else policies
+                found = exceptions if key[0] in EXCEPTIONS else policies
                 if key in found:
                     shown = "/".join(filter(None, key))
                     problems.append(
@@ -190,7 +204,7 @@ class PolicyStore:
         self, documents: Mapping[Key, StoredDocument], problems: list[str]
     ) -> None:
         """Decode the exceptions; a bad one keeps its last valid version."""
-        kept: dict[Key, PolicyException] = {}
+        kept: dict[Key, AnyException] = {}
         before, self._exceptions_read = self._exceptions_read, {}
         for key, document in documents.items():
             if not self._allows_exceptions(key[1]):
@@ -204,9 +218,7 @@ class PolicyStore:
                 exception = before.get(document.digest)
                 if exception is None:
                     with bounded(CompileBudget(self._on_progress)):
-                        found, _ = read(document.raw(), file=document.file)
-                    assert isinstance(found, PolicyException)
-                    exception = found
+                        exception = read_exception(document)
             except Exception as error:  # noqa: BLE001 - one document affects only itself
                 refused = _refusal_of(error, key)
                 problems.append(f"{refused.where}: {clip(refused.message)}")
@@ -217,7 +229,7 @@ class PolicyStore:
             kept[key] = exception
         if kept != self._exceptions:
             self._exceptions = kept
-            self._exceptions_digest = _digests_by_policy(
+            self._exceptions_digest = digests_by_policy(
                 [kept[key] for key in sorted(kept)]
             )
 
@@ -296,13 +308,35 @@ class PolicyStore:
         exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
         raw = document.raw()
         refuse_unstorable(raw, document.key)
+        if document.key[0] in VALIDATING_POLICY_KINDS:
+            return compile_cel_document(
+                document,
+                raw,
+                self._cel_exceptions(document.key),
+                force_ignore=self._force_ignore,
+            )
         return compile_document(
             document,
             raw,
-            exceptions,
+            [one for one in exceptions if isinstance(one, PolicyException)],
             force_ignore=self._force_ignore,
             has_background=self._has_background,
         )
+
+    def _cel_exceptions(self, key: Key) -> list[CelPolicyException]:
+        """Return the exceptions in CEL that may name the policy.
+
+        A namespaced policy is exempt by its own namespace, or by the one that the
+        operator has chosen: no other tenant may revoke it.
+        """
+        namespace = key[1]
+        limited = bool(namespace) and self._allows_exceptions(namespace)
+        return [
+            one
+            for _, one in sorted(self._exceptions.items())
+            if isinstance(one, CelPolicyException)
+            and not (limited and one.metadata.namespace != namespace)
+        ]
 
     def _refuse(self, document: StoredDocument, code: str, message: str) -> _Entry:
         known = self._entries.get(document.key)
@@ -339,16 +373,6 @@ def _refusal_of(error: Exception, key: Key) -> InputError:
     _log.error("internal error while reading %s", "/".join(key), exc_info=error)
     text = f"cannot be read or compiled: {type(error).__name__}"
     return PolicyInvalid(_INTERNAL_ERROR, text, Where(policy=policy_key(key)))
-
-
-def _digests_by_policy(exceptions: Sequence[PolicyException]) -> dict[str, bytes]:
-    """Return, for each policy named in exceptions, a digest of those exceptions."""
-    texts: dict[str, list[bytes]] = {}
-    for exception in exceptions:
-        text = msgspec.json.encode(exception)
-        for name in {one.policy_name for one in exception.spec.exceptions}:
-            texts.setdefault(name, []).append(text)
-    return {name: digest_of(b"\0".join(found)) for name, found in texts.items()}
 
 
 def refuse_unstorable(raw: Json, key: Key) -> None:

@@ -16,10 +16,18 @@ from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.decode import is_known_kind
 from kyverno_mp.policy.load import RawDocument, load
+from kyverno_mp.policy.validating_policy import (
+    CEL_EXCEPTION,
+    VALIDATING_POLICY_KINDS,
+    is_validating_policy,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
+_NAMESPACED = frozenset(
+    {"Policy", "PolicyException", "CleanupPolicy", "NamespacedValidatingPolicy"}
+)
 FROM_CLUSTER = "kube://"
 """Prefix of the name of a document from the API server: one object, as JSON."""
 
@@ -63,9 +71,13 @@ def _key_of(raw: object) -> Key:
     metadata = raw.get("metadata")
     if not isinstance(metadata, dict):
         return kind, "", ""
-    namespace = "" if kind.startswith("Cluster") else str(metadata.get("namespace", ""))
-    if kind in ("Policy", "PolicyException", "CleanupPolicy"):
+    namespace = str(metadata.get("namespace", ""))
+    if kind.startswith("Cluster") or kind == "ValidatingPolicy":
+        namespace = ""
+    if kind in _NAMESPACED:
         namespace = namespace or "default"
+    if kind == "PolicyException" and is_validating_policy(raw):
+        kind = CEL_EXCEPTION
     return kind, namespace, str(metadata.get("name", ""))
 
 
@@ -83,7 +95,7 @@ def _pack(document: RawDocument) -> StoredDocument:
         raise PolicyInvalid("leader.unstorable", f"{place}: {error}") from error
     return StoredDocument(
         key=_key_of(document.raw),
-        known=is_known_kind(document.raw),
+        known=is_known_kind(document.raw) or is_validating_policy(document.raw),
         place=place,
         file=document.file,
         packed=packed,
@@ -100,4 +112,6 @@ def digest_of(packed: bytes) -> bytes:
 def policy_key(key: Key) -> str:
     """Return the key by which exceptions name a policy."""
     kind, namespace, name = key
+    if kind in VALIDATING_POLICY_KINDS:
+        return f"{kind} {name}"
     return f"{namespace}/{name}" if kind == "Policy" else name

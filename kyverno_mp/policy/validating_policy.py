@@ -6,8 +6,11 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/v1.19 4 (fields of exceptions).
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final, Literal
+
+import msgspec
 
 from kyverno_mp.policy.admission_policy import MatchResources
 from kyverno_mp.policy.decode import converted
@@ -130,6 +133,8 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
 
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
+CEL_EXCEPTION: Final = "policies.kyverno.io/PolicyException"
+"""The kind of CelPolicyException where the group must tell it from the other one."""
 VALIDATING_POLICY_KINDS: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
 
 _GROUP: Final = "policies.kyverno.io/"
@@ -142,6 +147,16 @@ _KINDS: Final[
     "NamespacedValidatingPolicy": (NamespacedValidatingPolicy, _BETA),
     "PolicyException": (CelPolicyException, _ALL),
 }
+
+
+def prepare() -> None:
+    """Build what msgspec needs for these kinds, before threads share this module.
+
+    Why: policy/decode.py, ``prepare``.
+    """
+    for record, _ in _KINDS.values():
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.convert({}, record)
 
 
 def is_validating_policy(raw: Json) -> bool:

@@ -219,6 +219,9 @@ class CelPorts(NamedTuple):
     references: "GlobalPort | None" = None
     images: "ImagePort | None" = None
     services: "HttpPort | None" = None
+    own_resources: "ResourcePort | None" = None
+    """For namespaced policies in place of ``resources``: with what they may do."""
+    namespaces: NamespaceObjects | None = None
 
 
 _NO_CEL = CelPorts()

@@ -39,6 +39,7 @@ SEGMENTS: Final = (
     "exceptions",
     "settings",
     "kinds",
+    "celpolicies",
 )
 """Names of the segments; append only, the index is the position in the page."""
 

@@ -70,8 +70,9 @@ class PoliciesWriter:
         generation: int,
         salt: bytes,
         names: Sequence[str] = (),
+        segment: str = POLICIES,
     ) -> bytearray:
-        """Return the file content of the policies segment.
+        """Return the file content of the policies segment, or of another one like it.
 
         ``names``: keys of all policies, including those that were refused.
         Cost: linear in the bytes of all policies; also in their index entries, when one
@@ -87,7 +88,7 @@ class PoliciesWriter:
             names or [policy.key for policy in policies]
         )
         return encode_segment(
-            POLICIES, records, generation=generation, salt=salt, packed=index
+            segment, records, generation=generation, salt=salt, packed=index
         )
 
 

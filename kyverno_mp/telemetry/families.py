@@ -101,6 +101,33 @@ RESULTS: Final = Family(
     # (pkg/metrics/policy_engine.go).
     by_namespace="policy_namespace",
 )
+VALIDATING_RESULTS: Final = Family(
+    "kyverno_validating_policy_execution_duration_seconds",
+    "histogram",
+    (
+        "policy_validation_mode",
+        "policy_background_mode",
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+        "resource_request_operation",
+        "execution_cause",
+        "result",
+    ),
+    "Time to evaluate one ValidatingPolicy for one request, in seconds; the policies of"
+    " a review share its time evenly.",
+    unbounded=(
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+    ),
+    # 1.19 adds the counter, and the label policy_namespace.
+    counted_as="kyverno_validating_policy_results_total",
+    counted_text="Number of results of ValidatingPolicies.",
+    by_namespace="resource_namespace",
+)
 CHANGES: Final = Family(
     "kyverno_policy_changes_total",
     "counter",
@@ -397,6 +424,7 @@ RECORDED: Final = (
     *(DASHBOARD_REQUESTS, DASHBOARD_LEFT_OUT),
     REPORTS_STALENESS,
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
+    VALIDATING_RESULTS,
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -12,18 +12,21 @@ from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.egress.access_reviews import LivePermissions
+from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.authority import LiveAuthority
-from kyverno_mp.egress.clients import open_calls, open_client
+from kyverno_mp.egress.clients import open_client, open_services
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.egress.schemas import LiveSchemas
 from kyverno_mp.kube.queries import Labels
 from kyverno_mp.policy.ports import ClusterView, account_of
 from kyverno_mp.program.ports import (
     ApiCalls,
     Authority,
+    CelPorts,
     ConfigMaps,
     KindScopes,
     NamespaceObjects,
@@ -44,6 +47,7 @@ class Live:
     scopes: KindScopes
     namespaces: NamespaceObjects
     authority: Authority
+    cel: CelPorts
     view: ClusterView
     """The cluster as seen by reviews of policies."""
     top_kind: TopKind
@@ -79,15 +83,26 @@ def live_ports(
         cleanup=settings.cleanup_service_account,
     )
     objects = LiveObjects(client, known)
+    services = open_services(settings)
+    namespaces = LiveNamespaces(shared.namespace, client)
     return Live(
-        api_calls=open_calls(settings, client),
+        api_calls=LiveCalls(client, services),
         config_maps=LiveConfigMaps(
             shared if settings.config_map_caching else None, client
         ),
         objects=objects,
         scopes=objects,
-        namespaces=LiveNamespaces(shared.namespace, client),
+        namespaces=namespaces,
         authority=LiveAuthority(client),
+        cel=CelPorts(
+            resources=LiveResources(lambda: client, known.plural_of),
+            own_resources=LiveResources(
+                lambda: client, known.plural_of, is_namespaced=True
+            ),
+            references=shared,
+            services=services,
+            namespaces=namespaces,
+        ),
         view=view,
         top_kind=_top_kind_of(known),
     )

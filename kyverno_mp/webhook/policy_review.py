@@ -23,6 +23,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.type_check import type_warnings
+from kyverno_mp.compiler.validating_review import refusals
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
@@ -37,7 +38,13 @@ from kyverno_mp.policy.decode import Document, examine
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
+from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.review import ReviewVerdict, review
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+    is_validating_policy,
+)
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 
@@ -108,8 +115,7 @@ class PolicyReview:
             # K8S: a deleted object must stay writable, so that its finalizers can go.
             return allowed(request.uid)
         if request.group == "policies.kyverno.io":
-            text = f"{request.kind} is not evaluated by this version"
-            return allowed(request.uid, [text])
+            return self._answer_cel(request)
         if request.kind not in KINDS_OF_PATH[path]:
             return denied(request.uid, _NO_POLICY)
         try:
@@ -126,6 +132,34 @@ class PolicyReview:
         if verdict.error:
             return denied(request.uid, verdict.error)
         return allowed(request.uid, verdict.warnings)
+
+    def _answer_cel(self, request: Request) -> bytes:
+        """Review a policy in CEL, or an exception of such policies.
+
+        KYVERNO: a refusal has its reasons as warnings, too.
+        """
+        raw = request.object
+        if not is_validating_policy(raw):
+            text = f"{request.kind} is not evaluated by this version"
+            return allowed(request.uid, [text])
+        try:
+            with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
+                metadata = {**metadata_of(raw), "namespace": request.namespace}
+                document = decode_validating_policy({**raw, "metadata": metadata})
+                if isinstance(document, CelPolicyException):
+                    namespace = request.namespace or document.metadata.namespace
+                    warnings = self._exception_warnings(namespace)
+                    return allowed(request.uid, warnings)
+                found = refusals(document)
+        except DocumentInvalid as error:
+            return denied(request.uid, "; ".join(map(str, error.problems)))
+        except (DependencyError, PolicyInvalid) as error:
+            return denied(request.uid, error.message)
+        if not found:
+            return allowed(request.uid)
+        unique = list(dict.fromkeys(found))
+        text = unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
+        return denied(request.uid, text, unique)
 
     def _time_check(self) -> Callable[[], None]:
         """Return a function that checks the time limit of one review."""

@@ -15,6 +15,11 @@ from kyverno_mp.values.duration import parse_duration
 
 VALIDATE: Final = "validate"
 MUTATE: Final = "mutate"
+VPOL: Final = "vpol"
+"""ValidatingPolicies; the rest of the path names them."""
+NVPOL: Final = "nvpol"
+"""NamespacedValidatingPolicies, likewise."""
+CEL_WEBHOOKS: Final = frozenset({VPOL, NVPOL})
 BOTH: Final = frozenset({"Fail", "Ignore"})
 
 _REMEMBERED_QUERY_BYTES_MAX: Final = 64
@@ -29,7 +34,8 @@ class Route(msgspec.Struct, frozen=True):
     """The target of a path.
 
     ``failure_policies``: only policies with these are evaluated. ``policy_key``:
-    ``name`` or ``ns/name`` of the only policy on a fine-grained path, else "".
+    ``name`` or ``ns/name`` of the only policy on a fine-grained path, else "". For
+    policies in CEL: the names of all policies of the path, separated by slashes.
     """
 
     path: str
@@ -61,6 +67,8 @@ def route_of(path: bytes) -> Route | None:
         parts = path.decode("ascii").split("/")
     except UnicodeDecodeError:
         return None
+    if len(parts) > 1 and not parts[0] and parts[1] in CEL_WEBHOOKS:
+        return Route("/".join(parts), parts[1], BOTH, policy_key="/".join(parts[2:]))
     # "/validate/fail/finegrained/<name>" or ".../<ns>/<name>", as Kyverno registers.
     match parts:
         case ["", ("validate" | "mutate") as webhook, suffix, "finegrained", *key] if (

@@ -49,8 +49,9 @@ class SharedClusterData:
             cache = self._label_cache = _Cache(segment)
         return cache.get(namespace, lambda: _labels(segment, namespace))
 
-    def namespace(self, name: str) -> Json | None:
+    def namespace(self, name: str, deadline_ns: int = 0) -> Json | None:
         """Return the Namespace, None when it is unknown."""
+        del deadline_ns  # nothing here waits
         return _get(self._namespaces, f"{name}/")
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
@@ -79,6 +80,24 @@ class SharedClusterData:
             known = _get(self._global_context, entry) is not None
             text = f'projection "{projection}" not found'
             found = {"error": text if known else f"failed to fetch entry key={entry}"}
+        if "error" in found:
+            raise ExpressionFailed("context.global_entry", found["error"])
+        return found["data"]
+
+    def reference(self, name: str, projection: str) -> Json:
+        """Return the data of an entry for CEL, None for an unknown entry.
+
+        Raises: ExpressionFailed for an entry that is not ready, and for a projection
+        that it does not have.
+        """
+        key = f"{name}.{projection}" if projection else name
+        found = _get(self._global_context, key)
+        if found is None:
+            found = _get(self._global_context, f"{name}.")
+        if found is None:
+            if not projection or _get(self._global_context, name) is None:
+                return None
+            found = {"error": f'projection "{projection}" not found'}
         if "error" in found:
             raise ExpressionFailed("context.global_entry", found["error"])
         return found["data"]

@@ -35,13 +35,16 @@ from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
-from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.rule import LinkedRule
+from kyverno_mp.program.validating_policy.plan import CelPlanner
+from kyverno_mp.program.validating_policy.source import CelPolicySource
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, Journal
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.bell import LEADER, Bell, ring
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
@@ -109,6 +112,14 @@ class _LinkedSnapshot:
     mutations: MutationPlanner
 
 
+@dataclass(frozen=True, slots=True)
+class _LinkedCelPolicies:
+    """One generation of policies in CEL, with its planner."""
+
+    segment: CelPolicySegment
+    planner: CelPlanner
+
+
 class _Attached:
     """The segments that one worker follows, and its row in the control page."""
 
@@ -139,6 +150,7 @@ class _Attached:
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
         self._asked_policies: set[str] = set()
+        self._asked_cel_policies: set[str] = set()
         self._whole = False
         # A separate thread: reviews of policies, which may be many and take long, must
         # not delay a changed policy.
@@ -187,6 +199,9 @@ class _Attached:
             random_bytes=os.urandom,
             resolve_host=resolve_host,
             settings=self.configuration.rule_settings,
+            cel=CelPorts(references=self.cluster_data, namespaces=self.cluster_data)
+            if live is None
+            else live.cel,
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(ports, clock, threading.Lock())
@@ -197,6 +212,13 @@ class _Attached:
             lambda segment, previous: self._wrap_policies(engine, segment, previous),
             on_refused=self._refused,
             defer=self._defer,
+        )
+        self.cel_policies = Follower(
+            places.snapshot,
+            control,
+            CEL_POLICIES,
+            lambda segment, _previous: self._wrap_cel_policies(engine, segment),
+            on_refused=self._refused,
         )
 
     def _kinds(self) -> Json | None:
@@ -213,6 +235,11 @@ class _Attached:
         """Return the planner of mutations, None while data is missing."""
         linked = self.policies.current()
         return linked.mutations if linked is not None and self._is_whole() else None
+
+    def cel_planner(self) -> CelPlanner | None:
+        """Return the planner of policies in CEL, None while data is missing."""
+        linked = self.cel_policies.current()
+        return linked.planner if linked is not None and self._is_whole() else None
 
     def _is_whole(self) -> bool:
         """Return whether each segment that policies need was attached once.
@@ -231,11 +258,12 @@ class _Attached:
         A deleted policy may stay registered a little longer, and denies nothing.
         """
         linked, asked = self.policies.current(), self._asked_policies
-        if linked is not None and linked.segment.knows(key):
-            if len(asked) >= FINE_GRAINED_KEPT_MAX:
-                asked.clear()
-            asked.add(key)
-        return key in asked
+        return _knows(None if linked is None else linked.segment, asked, key)
+
+    def knows_cel(self, key: str) -> bool:
+        """Return the same for a policy in CEL."""
+        linked, asked = self.cel_policies.current(), self._asked_cel_policies
+        return _knows(None if linked is None else linked.segment, asked, key)
 
     def sink(self, records: PageRecords) -> AuditSink:
         """Return the sink of the results of reviews."""
@@ -340,6 +368,8 @@ class _Attached:
     def _followers(self) -> list[tuple[str, Follower[Any]]]:
         return [
             (POLICIES, self.policies),
+            # After the policies: the leader publishes them before it does those.
+            (CEL_POLICIES, self.cel_policies),
             (SETTINGS, self._configured),
             *self.data.items(),
         ]
@@ -360,6 +390,13 @@ class _Attached:
             ValidationPlanner(engine, source, self._background_user, self._reporting),
             MutationPlanner(engine, mutating),
         )
+
+    def _wrap_cel_policies(
+        self, engine: Engine, segment: Segment
+    ) -> _LinkedCelPolicies:
+        policies = CelPolicySegment(segment)
+        source = CelPolicySource(engine, policies)
+        return _LinkedCelPolicies(policies, CelPlanner(engine, source, self.knows_cel))
 
     def _link_beforehand(
         self, source: SegmentSource[LinkedRule], previous: _LinkedSnapshot
@@ -425,6 +462,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 namespaces=attached.cluster_data,
                 live_namespaces=attached.live_namespaces,
                 mutate=SnapshotMutate(attached.mutations, attached.knows),
+                cel=attached.cel_planner,
                 filters=attached.configuration,
                 top_kind=attached.top_kind,
                 certificates=Certificates(places.cert, places.key),
@@ -435,6 +473,14 @@ def make_start(settings: Settings, places: Places) -> Start:
         return served
 
     return start
+
+
+def _knows(segment: PolicySegment | None, asked: set[str], key: str) -> bool:
+    if segment is not None and segment.knows(key):
+        if len(asked) >= FINE_GRAINED_KEPT_MAX:
+            asked.clear()
+        asked.add(key)
+    return key in asked
 
 
 def _journal(settings: Settings, places: Places, recorder: Recorder) -> Journal | None:

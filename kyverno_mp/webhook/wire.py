@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.limits import LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.policy import validating_policy
 from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
+from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.audit.queue import AuditQueue
 from kyverno_mp.webhook.decisions import on_policy_review
@@ -59,6 +61,7 @@ class RoleDependencies:
     namespaces: NamespaceLabels | None = None
     live_namespaces: NamespaceObjects | None = None
     mutate: Plans[MutationPlan] | None = None
+    cel: Callable[[], CelPlanner | None] | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
@@ -96,6 +99,7 @@ def wire(
     """Return the objects that the worker serves."""
     # Several threads review policies.
     prepare()
+    validating_policy.prepare()
     audit_queue = AuditQueue(
         settings.audit_queue_max,
         on_drop=lambda: role.records.error("webhook.audit_queue_full"),
@@ -141,7 +145,7 @@ def wire(
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
         ),
-        handlers_of(role.evaluate, role.mutate),
+        handlers_of(role.evaluate, role.mutate, role.cel),
     )
     reviewers = Reviewers()
     connections = Connections(

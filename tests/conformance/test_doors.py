@@ -12,14 +12,16 @@ import pytest
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.compiled import Compiled, compile_all, compile_cel
 from kyverno_mp.cli.sources.exceptions import load_exceptions
 from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.cli.testing.files import read_tests
+from kyverno_mp.compiler.cel_index import encode_validating_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from tests.conformance.cases import Case, runnable
@@ -88,3 +90,28 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
         direct = _results(compiled, resources, values, cluster_data)
         stored = _through_snapshot(compiled, tmp_path)
         assert direct == _results(stored, resources, values, cluster_data)
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in runnable()])
+def test_policies_in_cel_are_the_same_behind_both_doors(
+    case: Case, tmp_path: Path
+) -> None:
+    """The command line evaluates these records, and workers what the segment has."""
+    for test in read_tests(case.folder / "kyverno-test.yaml"):
+        found = load_policies(test.paths("policies"))
+        exceptions = load_exceptions(test.paths("exceptions")).of_cel
+        compiled = compile_cel(found, exceptions, Compiled())
+        content = PoliciesWriter().encode(
+            [encode_validating_policy(one) for one in compiled],
+            generation=1,
+            salt=os.urandom(16),
+            segment=CEL_POLICIES,
+        )
+        path = tmp_path / "celpolicies.segment"
+        path.write_bytes(content)
+        path.chmod(0o600)
+        segment = CelPolicySegment(Segment.attach(path, CEL_POLICIES))
+        assert compiled == [
+            segment.validating_policy(position)
+            for position in range(segment.policy_count)
+        ]

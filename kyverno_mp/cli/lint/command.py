@@ -57,6 +57,7 @@ from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.policy.validating_policy import (
+    JSON_MODE,
     CelPolicyException,
     decode_validating_policy,
     is_validating_policy,
@@ -192,9 +193,9 @@ class _Linter:
             yield from self._errors(expression_faults_of(policy))
             if self.for_server:
                 yield from self._errors(review_problems(policy))
-        if self.for_server:
-            text = f"the server does not evaluate {raw['apiVersion']} {raw['kind']}"
-            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
+            if self.for_server and policy.mode == JSON_MODE:
+                text = "the server does not evaluate policies of evaluation mode JSON"
+                yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
 
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
         """Yield errors; a column is one within the text of the field."""

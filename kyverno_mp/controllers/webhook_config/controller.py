@@ -26,6 +26,10 @@ from typing import Final
 
 from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.policy_status import PolicyName
+from kyverno_mp.controllers.webhook_config.cel import (
+    DecodedCelPolicies,
+    cel_webhooks,
+)
 from kyverno_mp.controllers.webhook_config.collect import KnownEntries
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.policies import (
@@ -43,6 +47,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.lease import Election
 from kyverno_mp.policy.cluster_policy import AnyPolicy
+from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.queues.reconcile import Result
@@ -68,6 +73,8 @@ class Inputs:
 
     documents: Callable[[], Iterable[bytes]]
     """Returns the cluster's policies, as JSON."""
+    cel_documents: Callable[[], Iterable[bytes]] = tuple
+    """Returns the cluster's policies in CEL, as JSON."""
     directory: Callable[[], Directory]
     ca_bundle: Callable[[], bytes]
     """Returns the CA bundle for callers, empty while nobody could serve with it."""
@@ -93,6 +100,7 @@ class Registered:
 
     policies: tuple[AnyPolicy, ...]
     term: int
+    cel: tuple[AnyValidatingPolicy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,8 @@ class WebhookController:
         self._pace = Pace()
         self._policies = DecodedPolicies()
         self._entries = KnownEntries()
+        self._cel_policies = DecodedCelPolicies()
+        self._cel: tuple[AnyValidatingPolicy, ...] = ()
         self._computed: tuple[_Basis, list[Json]] | None = None
         self._written_last: list[Json] = []
         """The API server's configurations after the last comparison."""
@@ -264,8 +274,12 @@ class WebhookController:
         if basis.answers:
             policies = policies_in_force(self._current, basis.kept)
         found = desired(policies, basis.directory, options, self._entries)
+        self._cel = self._cel_policies.decode(self._inputs.cel_documents())
+        if basis.answers:
+            in_force = self._cel_policies.in_force(self._cel, basis.kept)
+            found.validating["webhooks"] += cel_webhooks(in_force, options)
         return [found.validating, found.mutating, *self._inputs.static(options)]
 
     def _announce(self) -> None:
-        self.registered = Registered(self._current, self._term)
+        self.registered = Registered(self._current, self._term, self._cel)
         self._on_registered()

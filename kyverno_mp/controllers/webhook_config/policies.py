@@ -15,6 +15,7 @@ from kyverno_mp.controllers.policy_status import PolicyName, name_of
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,11 @@ def policies_in_force(
     must match what the last valid version names.
     """
     found = [one for one in policies if name_of(one) not in kept]
-    earlier = (_decoded(text.encode()) for text in kept.values())
+    earlier = (
+        _decoded(text.encode())
+        for name, text in kept.items()
+        if name[0] not in VALIDATING_POLICY_KINDS
+    )
     return [*found, *(one for one in earlier if one is not None)]
 
 

@@ -7,7 +7,7 @@ Source: docs/behaviour/controllers 3.2-3.4; Kyverno pkg/controllers/webhook at v
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -211,7 +211,7 @@ def _rendered(
     name, path = f"{base}.kyverno.svc-{suffix}", f"/{base}/{suffix}"
     if webhook.policy is not None:
         key = webhook.policy.key
-        name = _unique(f"{name}-finegrained-{key.replace('/', '-')}", key, taken)
+        name = unique(f"{name}-finegrained-{key.replace('/', '-')}", key, taken)
         path = f"{path}/finegrained/{key}"
     taken.add(name)
     found: Json = {
@@ -228,7 +228,11 @@ def _rendered(
     }
     if mutating:
         found["reinvocationPolicy"] = "IfNeeded"
-    conditions = [*webhook.conditions, *_exemptions(webhook)]
+    others = [one["name"] for one in webhook.conditions]
+    conditions = [
+        *webhook.conditions,
+        *exemptions(webhook.failure_policy, webhook.entries, others),
+    ]
     if conditions:
         found["matchConditions"] = conditions
     return found
@@ -238,22 +242,26 @@ def _side_effects(options: WebhookOptions, *, mutating: bool) -> str:
     return "NoneOnDryRun" if mutating or options.admission_reports else "None"
 
 
-def _exemptions(webhook: _Webhook) -> list[Json]:
-    """Return conditions for a webhook that may block and matches all resources."""
+def exemptions(
+    failure_policy: str, entries: Collection[Entry], others: Iterable[str]
+) -> list[Json]:
+    """Return conditions for a webhook that may block and matches all resources.
+
+    ``others``: the names of its other conditions.
+    """
     everything = any(
-        entry.resource == "*" and entry.subresource in ("", "*")
-        for entry in webhook.entries
+        entry.resource == "*" and entry.subresource in ("", "*") for entry in entries
     )
-    if webhook.failure_policy != "Fail" or not everything:
+    if failure_policy != "Fail" or not everything:
         return []
     clauses = [
         clause
         for names, clause in _EXEMPT
-        if not any(names(entry) for entry in webhook.entries)
+        if not any(names(entry) for entry in entries)
     ]
     if not clauses:
         return []
-    name, others = _EXEMPT_NAME, {one["name"] for one in webhook.conditions}
+    name, others = _EXEMPT_NAME, set(others)
     while name in others:
         name += "-too"
     return [{"name": name, "expression": " && ".join(clauses)}]
@@ -278,7 +286,7 @@ def _timeout_of(policy: AnyPolicy) -> int:
     return given or policy.spec.webhook_timeout_seconds or 0
 
 
-def _unique(name: str, key: str, taken: set[str]) -> str:
+def unique(name: str, key: str, taken: set[str]) -> str:
     """Return ``name``, with a suffix if another policy has it.
 
     Upstream gives ClusterPolicy ``a-b`` and Policy ``a/b`` the same name, and the API

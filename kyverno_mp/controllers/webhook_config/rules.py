@@ -33,8 +33,11 @@ class Entry(NamedTuple):
     operation: str
 
 
-def rules_of(entries: Iterable[Entry]) -> list[Json]:
-    """Return sorted rules that cover every entry once."""
+def rules_of(entries: Iterable[Entry], *, ephemeral: bool = True) -> list[Json]:
+    """Return sorted rules that cover every entry once.
+
+    ``ephemeral``: rules for Pods also name their ephemeral containers.
+    """
     known = frozenset(entries)
     grouped: dict[tuple[str, str, str], dict[str, set[str]]] = defaultdict(dict)
     for entry in known:
@@ -46,7 +49,13 @@ def rules_of(entries: Iterable[Entry]) -> list[Json]:
         group = grouped[entry.group, entry.version, entry.scope]
         group.setdefault(name, set()).add(entry.operation)
     found = [
-        _rule(group, version, scope, operations, names)
+        _rule(
+            group,
+            version,
+            scope,
+            operations,
+            _with_ephemeral(group, version, names) if ephemeral else names,
+        )
         for (group, version, scope), resources in grouped.items()
         for operations, names in _by_operations(resources).items()
     ]
@@ -60,14 +69,18 @@ def _by_operations(resources: dict[str, set[str]]) -> dict[frozenset[str], set[s
     return turned
 
 
-def _rule(
-    group: str, version: str, scope: str, operations: Iterable[str], names: set[str]
-) -> Json:
-    # KYVERNO: a webhook for Pods also gets their ephemeral containers (3.3 item 8).
+def _with_ephemeral(group: str, version: str, names: set[str]) -> set[str]:
+    """KYVERNO: a webhook for Pods also gets their ephemeral containers (3.3 item 8)."""
     of_pods = group in ("", "*") and version in ("v1", "*") and names & {"pods", "*"}
     # K8S: refused together with a wildcard that covers it; so is the configuration.
     if of_pods and not names & _COVERING:
-        names = names | {_EPHEMERAL}
+        return names | {_EPHEMERAL}
+    return names
+
+
+def _rule(
+    group: str, version: str, scope: str, operations: Iterable[str], names: set[str]
+) -> Json:
     return {
         "apiGroups": [group],
         "apiVersions": [version],

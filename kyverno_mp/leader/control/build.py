@@ -116,6 +116,7 @@ def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
 
     return Inputs(
         documents=followed.policies.documents,
+        cel_documents=followed.policies.cel_documents,
         directory=lambda: shared.discovery.directory,
         ca_bundle=certificate.ca_bundle,
         options=lambda ca_bundle: webhook_options(

@@ -8,11 +8,16 @@ Source: docs/architecture.md 3 (generations); docs/behaviour/controllers 3.8.
 
 from typing import Final
 
-from kyverno_mp.controllers.policy_status import InForce, PolicyName, Served
+from kyverno_mp.controllers.policy_status import (
+    InForce,
+    PolicyName,
+    Reported,
+    Served,
+    name_of,
+)
 from kyverno_mp.controllers.replicas import Versions
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.status import Status, StatusReader
-from kyverno_mp.policy.cluster_policy import AnyPolicy
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.policies import POLICIES
 from kyverno_mp.telemetry.page import is_running
@@ -80,7 +85,7 @@ def earlier_versions_of(status: Status) -> dict[PolicyName, str]:
     }
 
 
-def version_of(policies: ClusterPolicies, policy: AnyPolicy) -> tuple[str, int]:
+def version_of(policies: ClusterPolicies, policy: Reported) -> tuple[str, int]:
     """Return the resource and the version of a policy, 0 if it is deleted."""
-    namespace = policy.metadata.namespace if policy.kind == "Policy" else ""
-    return policies.version_of(policy.kind, (namespace, policy.metadata.name))
+    kind, namespace, name = name_of(policy)
+    return policies.version_of(kind, (namespace, name))

@@ -7,7 +7,7 @@ Source: docs/behaviour/controllers 3.2, 4, 10.3.
 """
 
 from datetime import timedelta
-from typing import cast
+from typing import Final, cast
 
 from kyverno_mp.controllers.certificates.rules import Algorithm, CertificateRules
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
@@ -54,11 +54,16 @@ def webhook_options(
     )
 
 
+_SERVED: Final = frozenset(
+    {"validatingpolicies", "namespacedvalidatingpolicies", "policyexceptions"}
+)
+
+
 def static_configurations(options: WebhookOptions) -> list[Json]:
     """Return the configurations for the paths that this version serves.
 
-    Its webhook does not handle policies.kyverno.io yet; with failurePolicy Fail, a
-    webhook for them would prevent their creation.
+    Of policies.kyverno.io only what is evaluated: with failurePolicy Fail, a webhook
+    for the others would hinder their creation for nothing.
     """
     found = []
     wanted = (*admission_configurations(options), *cleanup_configurations(options))
@@ -68,6 +73,7 @@ def static_configurations(options: WebhookOptions) -> list[Json]:
                 rule
                 for rule in webhook["rules"]
                 if rule["apiGroups"] != ["policies.kyverno.io"]
+                or _SERVED.issuperset(rule["resources"])
             ]
         if all(webhook["rules"] for webhook in raw["webhooks"]):
             found.append(raw)

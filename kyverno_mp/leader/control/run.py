@@ -111,13 +111,17 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         *configuration.informers,
     ]
     metrics.informers = [*informers, context.informer]
-    for informer in metrics.informers:
+    for informer in (*metrics.informers, *policies.cel_informers):
         informer.start()
     sources = Sources(
         policies,
         cluster_data,
         configuration,
-        lambda: all(one.synced for one in informers) and context.is_settled,
+        lambda: (
+            all(one.synced for one in informers)
+            and policies.is_complete
+            and context.is_settled
+        ),
         leader.wired.published,
         lambda wake: _wake_on_change(wake, policies, cluster_data),
     )
@@ -127,7 +131,7 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
     finally:
         leader.stop()
         context.stop()
-        for informer in informers:
+        for informer in (*informers, *policies.cel_informers):
             informer.stop()
 
 

@@ -143,7 +143,8 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     crds.on_change(adds(keys.NEW_KINDS))
     if not shared.replica.settings.runs_webhook:
         return [crds]
-    for informer in followed.policies.informers[:2]:
+    policies = followed.policies
+    for informer in (*policies.informers[:2], *policies.cel_informers[:2]):
         informer.on_change(adds(keys.CHANGED_POLICIES))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
     followed.context.on_state(adds(keys.ENTRIES))

@@ -24,7 +24,7 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
     """Return whether they match; without constraints every request matches."""
     if constraints is None:
         return True
-    place = _resource(request)
+    place = resource_of(request)
     selector = constraints.namespace_selector
     if selector is not None and (request.namespace or place[2] == "namespaces"):
         labels = _namespace_labels(request, place[2])
@@ -55,7 +55,8 @@ def _compiled(selector: SelectorIR) -> LabelTest:
     return compile_selector(selector.labels, terms)
 
 
-def _resource(request: Request) -> tuple[str, str, str]:
+def resource_of(request: Request) -> tuple[str, str, str]:
+    """Return group, version and plural name of what the request is about."""
     asked = (request.review_request or {}).get("resource") or {}
     return asked.get("group", ""), asked.get("version", ""), asked.get("resource", "")
 
@@ -116,7 +117,9 @@ def _is_named(rule: ResourceRuleIR, request: Request) -> bool:
     if not rule.names:
         return True
     metadata = metadata_of(request.object or request.old_object)
-    if metadata.get("name"):
-        return metadata["name"] in rule.names
+    # What is sent to a subresource need not have a name of its own.
+    name = metadata.get("name") or (request.subresource and request.name)
+    if name:
+        return name in rule.names
     generated = metadata.get("generateName")
     return type(generated) is str and generated.startswith(rule.names)

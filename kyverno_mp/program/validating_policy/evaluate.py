@@ -41,6 +41,7 @@ from kyverno_mp.program.validating_policy.scope import (
     KindScope,
 )
 
+_NAMESPACE: Final = "namespaceObject"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -88,7 +89,7 @@ class _Body:
 class LinkedValidatingPolicy:
     """One linked policy; safe to share between threads."""
 
-    __slots__ = ("_bodies", "_exceptions", "ir")
+    __slots__ = ("_bodies", "_exceptions", "ir", "reads_namespace")
 
     def __init__(self, ir: ValidatingPolicyIR) -> None:
         self.ir = ir
@@ -99,6 +100,8 @@ class LinkedValidatingPolicy:
             _Exception(one, link_conditions(one.conditions, dialect))
             for one in ir.exceptions
         ]
+        self.reads_namespace = _reads_namespace(ir)
+        """The result depends on the labels or the content of the Namespace."""
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Answer]:
         """Yield the answer of the policy as written, then those of its copies.
@@ -184,6 +187,25 @@ class LinkedValidatingPolicy:
         if self.ir.policy.failure_policy == "Ignore":
             return False
         raise ExpressionFailed("cel.conditions", "; ".join(problems))
+
+
+def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
+    given = [body.constraints for body in ir.bodies]
+    if any(one is not None and one.namespace_selector is not None for one in given):
+        return True
+    return any(_NAMESPACE in text for text in _texts(ir))
+
+
+def _texts(ir: ValidatingPolicyIR) -> Iterator[str]:
+    for body in ir.bodies:
+        for named in (*body.conditions, *body.variables, *body.annotations):
+            yield named.expression.text
+        for given in body.validations:
+            yield given.expression.text
+            if given.message_expression is not None:
+                yield given.message_expression.text
+    for exception in ir.exceptions:
+        yield from (one.expression.text for one in exception.conditions)
 
 
 def _is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:

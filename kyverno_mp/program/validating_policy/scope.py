@@ -88,6 +88,7 @@ class Facts(NamedTuple):
     """What the policies of one request share.
 
     ``is_payload``: the object is any JSON, so there is neither request nor namespace.
+    ``is_review``: an API server sent the request, so expressions see what it sent.
     """
 
     request: Request
@@ -96,6 +97,19 @@ class Facts(NamedTuple):
     namespace: Json = None
     """``namespaceObject``."""
     is_payload: bool = False
+    is_review: bool = False
+
+
+class ReviewShared(Shared):
+    """The values of a review: the objects as the API server sent them."""
+
+    __slots__ = ()
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.object = _reviewed(request, request.object)
+        self.old_object = _reviewed(request, request.old_object)
+        self.values = (self.object, self.old_object, *self.values[2:])
 
 
 class KindScope(CelScope):
@@ -123,13 +137,16 @@ class KindScope(CelScope):
     @staticmethod
     def _given(facts: Facts, shared: Shared, namespace: str) -> tuple[Value, ...]:
         deadline_ns, ports = facts.runtime.deadline_ns, facts.ports
+        resources = ports.resources
+        if namespace and ports.own_resources is not None:
+            resources = ports.own_resources
         return (
             shared.object,
             shared.old_object,
-            None if facts.is_payload else _request(facts.request, shared),
+            None if facts.is_payload else _request(facts, shared),
             facts.namespace,
             {"allowedImages": [], "allowedValues": []},
-            ResourceContext(ports.resources, namespace, deadline_ns),
+            ResourceContext(resources, namespace, deadline_ns),
             GlobalContext(ports.references),
             ImageContext(ports.images, deadline_ns),
             HttpContext(ports.services, bool(namespace), "", deadline_ns),
@@ -160,8 +177,38 @@ class KindScope(CelScope):
             return CelFailed(error.message)
 
 
-def _request(request: Request, shared: Shared) -> dict[str, Json]:
+def _request(facts: Facts, shared: Shared) -> dict[str, Json]:
+    request = facts.request
+    if facts.is_review:
+        # K8S: absent and empty fields are left out, as the API server does.
+        found = {**(request.review_request or {})}
+        found["object"] = found.get("object")
+        found["oldObject"] = found.get("oldObject")
+        return found
     found = request_value(request, own_namespace=True)
     found["dryRun"] = request.dry_run
     found["object"], found["oldObject"] = shared.object, shared.old_object
+    return found
+
+
+def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
+    """Return an object with the kind and the namespace of the review; null if absent.
+
+    KYVERNO: what is sent to a subresource has its own kind, e.g. PodExecOptions, and
+    the namespace is written into it (pkg/utils/admission: ConvertResource).
+    """
+    if not resource:
+        return None
+    kind = (request.review_request or {}).get("kind") or {}
+    group, version, name = (kind.get(key, "") for key in ("group", "version", "kind"))
+    found = resource
+    api_version = f"{group}/{version}" if group else version
+    if found.get("kind") != name or found.get("apiVersion") != api_version:
+        found = {**found, "apiVersion": api_version, "kind": name}
+    if request.namespace and name != "Namespace":
+        metadata = found.get("metadata")
+        given = metadata if type(metadata) is dict else {}
+        if given.get("namespace") != request.namespace:
+            given = {**given, "namespace": request.namespace}
+            found = {**found, "metadata": given}
     return found

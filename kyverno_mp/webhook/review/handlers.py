@@ -8,15 +8,17 @@ Another kind of webhook needs a module with its Handler next to this one, a row 
 and its name in route.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.webhook.ports import Plan, Plans
+from kyverno_mp.webhook.review.cel_validating import CelPlans, CelValidatingHandler
 from kyverno_mp.webhook.review.mutating import MutatingHandler
 from kyverno_mp.webhook.review.review import Handler
 from kyverno_mp.webhook.review.validating import ValidatingHandler
-from kyverno_mp.webhook.route import MUTATE, VALIDATE
+from kyverno_mp.webhook.route import MUTATE, NVPOL, VALIDATE, VPOL
 
 Handlers = Mapping[str, Handler[Any]]
 
@@ -29,10 +31,21 @@ class _NoPlans:
 
 
 def handlers_of(
-    validate: Plans[Plan], mutate: Plans[MutationPlan] | None = None
+    validate: Plans[Plan],
+    mutate: Plans[MutationPlan] | None = None,
+    cel: Callable[[], CelPlanner | None] | None = None,
 ) -> Handlers:
-    """Return the handler of each webhook by the name in its path."""
+    """Return the handler of each webhook by the name in its path.
+
+    ``cel`` returns the planner of policies in CEL; None: there are none.
+    """
     return {
         VALIDATE: ValidatingHandler(validate),
         MUTATE: MutatingHandler(mutate or _NoPlans()),
+        VPOL: CelValidatingHandler(
+            _NoPlans() if cel is None else CelPlans(cel, is_namespaced=False)
+        ),
+        NVPOL: CelValidatingHandler(
+            _NoPlans() if cel is None else CelPlans(cel, is_namespaced=True)
+        ),
     }

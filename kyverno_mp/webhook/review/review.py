@@ -25,7 +25,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.ports import PlanOf, Plans
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.pace import EventLoopPace
-from kyverno_mp.webhook.route import Route
+from kyverno_mp.webhook.route import CEL_WEBHOOKS, Route
 
 _LOG = logging.getLogger(__name__)
 REST_NS_MAX: Final = 200_000_000
@@ -164,12 +164,17 @@ class Review:
         uid = self.request.uid
         return patched(uid, patch, texts) if patch else allowed(uid, texts)
 
-    def deny(self, text: str, responses: Sequence[PolicyResponse] = ()) -> bytes:
-        """Deny, and count."""
+    def deny(
+        self,
+        text: str,
+        responses: Sequence[PolicyResponse] = (),
+        texts: Sequence[str] = (),
+    ) -> bytes:
+        """Deny, with warnings, and count."""
         self._record(responses, passed=False)
         if self.dependencies.recording is not None and self.is_considered:
             self._keep(responses, (), allowed=False)
-        return denied(self.request.uid, text)
+        return denied(self.request.uid, text, texts)
 
     def fail(self, error: Exception, plan: PlanOf | None) -> bytes:
         """Answer when evaluation was impossible or did not finish.
@@ -222,7 +227,12 @@ class Review:
         *,
         allowed: bool,
     ) -> None:
-        """Record the review; a failure here changes no answer."""
+        """Record the review; a failure here changes no answer.
+
+        Not of policies in CEL, which ``kyverno-mp replay`` does not evaluate.
+        """
+        if self._route.webhook in CEL_WEBHOOKS:
+            return
         recording = self.dependencies.recording
         assert recording is not None
         try:

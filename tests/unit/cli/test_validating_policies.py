@@ -217,7 +217,7 @@ def test_lint(
 
 
 def test_lint_for_the_server(command: Command, folder: Path) -> None:
-    """What the policy webhook refuses, and that the server does not evaluate it yet."""
+    """What the policy webhook refuses, and what the server does not evaluate."""
     file = folder / "policy.yaml"
     head = POLICY.partition("  matchConstraints:")[0]
     named = head.replace("kind: Val", "kind: NamespacedVal").replace(
@@ -227,4 +227,8 @@ def test_lint_for_the_server(command: Command, folder: Path) -> None:
     file.write_text(f"{named}  {check}\n")
     found = json.loads(command("lint", file, "-o", "json").out)
     codes = {one["code"] for one in found}
-    assert codes == {"policy.required", "policy.http", "lint.unsupported"}
+    assert codes == {"policy.required", "policy.http"}
+    file.write_text(POLICY.replace("spec:", "spec:\n  evaluation: {mode: JSON}"))
+    (told,) = json.loads(command("lint", file, "-o", "json").out)
+    assert told["code"] == "lint.unsupported"
+    assert "evaluation mode JSON" in told["message"]

@@ -332,6 +332,8 @@ def test_the_admission_role_writes_what_it_uses(
         "clusterpolicies/status": {"update"},
         "policies/status": {"update"},
         "globalcontextentries/status": {"update"},
+        "validatingpolicies/status": {"update"},
+        "namespacedvalidatingpolicies/status": {"update"},
         "updaterequests": {"create", "update"},
         "ephemeralreports": {"create", "update"},
         "events": {"create", "patch"},

@@ -123,6 +123,7 @@ class Leader:
         )
         self.informers: list[Informer[Any]] = [
             *self.policies.informers,
+            *self.policies.cel_informers,
             *self.configuration.informers,
             self.context.informer,
             *self.wired.informers,
@@ -252,6 +253,49 @@ def test_a_policy_is_registered_and_then_told_to_be_ready(leader: Leader) -> Non
     )
     version = int(created["metadata"]["resourceVersion"])
     assert told["versions"]["clusterpolicies"] >= version, "the other replicas know"
+
+
+VALIDATING = "/apis/policies.kyverno.io/v1beta1/validatingpolicies/v"
+
+
+def validating_policy() -> Json:
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["secrets"],
+    }
+    return {
+        "apiVersion": "policies.kyverno.io/v1beta1",
+        "kind": "ValidatingPolicy",
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "true"}],
+        },
+    }
+
+
+def test_a_policy_in_cel_is_registered_and_then_told_to_be_ready(
+    leader: Leader,
+) -> None:
+    leader.api.put(VALIDATING, **validating_policy())
+    leader.until(lambda: "secrets" in leader.resources())
+    (webhook,) = leader.at(CONFIGURATION)["webhooks"]
+    assert webhook["name"] == "vpol.validate.kyverno.svc-fail"
+    version = str(leader.api.version)
+    wait_for(lambda: leader.policies.cel_informers[0].notified_version == version)
+    status = PolicyStatus(
+        "ValidatingPolicy", "", "v", ready=True, message="Ready", rule_count=1
+    )
+    leader.publish(2, status)
+    leader.work()
+    assert "status" not in leader.at(VALIDATING)
+    leader.attach(2)
+    leader.work()
+    found = leader.at(VALIDATING)["status"]["conditionStatus"]
+    assert found["ready"] is True
+    types = [(one["type"], one["status"]) for one in found["conditions"]]
+    assert types == [("WebhookConfigured", "True"), ("RBACPermissionsGranted", "True")]
 
 
 def test_workers_that_attach_before_the_leader_goes_on_are_seen(

@@ -233,15 +233,89 @@ def test_times_to_live_are_warned_of(value: str, reason: str) -> None:
 _POD = {"apiVersion": "v1", "kind": "Pod"}
 
 
-def test_exceptions_in_cel_are_told_to_be_idle() -> None:
-    raw = {
+def in_cel(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {
         "apiVersion": "policies.kyverno.io/v1beta1",
-        "kind": "PolicyException",
+        "kind": kind,
         "metadata": {"name": "e", "namespace": "ns"},
+        "spec": spec,
     }
-    response = ask("/celexception/validate", raw)
+
+
+_MATCHED = {
+    "resourceRules": [
+        {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["pods"],
+        }
+    ]
+}
+_NOT_COMPILED = (
+    "<nil>: Internal error: validating policy compiler 1.0 error: failed to compile"
+    " policy"
+)
+
+
+_UNMATCHED = (
+    "spec.matchConstraints: Required value: a matchConstraints with at least one"
+    " resource rule is required"
+)
+_DYNAMIC = (
+    'spec.validations[0].expression: Invalid value: "object.x": output is expected to'
+    " be of type bool"
+)
+
+
+def test_exceptions_in_cel_are_accepted() -> None:
+    spec = {"policyRefs": [{"name": "p", "kind": "ValidatingPolicy"}]}
+    response = ask("/celexception/validate", in_cel("PolicyException", spec))
+    assert response["allowed"] is True
+    assert "warnings" not in response
+
+
+def test_kinds_that_nothing_evaluates_are_told_to_be_idle() -> None:
+    response = ask("/policyvalidate", in_cel("GeneratingPolicy", {}))
     assert response["allowed"] is True
     assert "not evaluated by this version" in response["warnings"][0]
+
+
+@pytest.mark.parametrize("kind", ["ValidatingPolicy", "NamespacedValidatingPolicy"])
+@pytest.mark.parametrize(
+    ("spec", "refusal"),
+    [
+        ({"matchConstraints": _MATCHED, "validations": [{"expression": "true"}]}, ""),
+        (
+            {"validations": [{"expression": "true"}]},
+            _UNMATCHED,
+        ),
+        (
+            {
+                "matchConstraints": _MATCHED,
+                "validations": [{"expression": "object.x"}, {"expression": "1"}],
+            },
+            f"[{_NOT_COMPILED}, {_DYNAMIC}]",
+        ),
+    ],
+)
+def test_policies_in_cel_are_reviewed(
+    kind: str, spec: dict[str, Any], refusal: str
+) -> None:
+    response = ask("/policyvalidate", in_cel(kind, spec))
+    assert response["allowed"] is not bool(refusal)
+    if refusal:
+        assert response["status"]["message"] == refusal
+        assert response["warnings"][-1] in refusal
+
+
+def test_a_namespaced_policy_in_cel_must_not_call_services() -> None:
+    spec = {
+        "matchConstraints": _MATCHED,
+        "validations": [{"expression": "http.get('https://x').statusCode == 200"}],
+    }
+    response = ask("/policyvalidate", in_cel("NamespacedValidatingPolicy", spec))
+    assert "http.* is not allowed" in response["status"]["message"]
 
 
 class Silent:

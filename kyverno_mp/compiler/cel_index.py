@@ -1,0 +1,91 @@
+"""Choose the index keys of a policy in CEL, and encode it once for publication.
+
+Room: compiler. Takes: ValidatingPolicyIR. Gives: EncodedPolicy. Next:
+snapshot/cel_policies.py. May touch: nothing outside its arguments.
+Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3.
+
+A policy is found by the group, resource, subresource and operation of its
+matchConstraints, and a namespaced policy by its namespace as well. A key may find
+policies that do not match; every policy that matches is found.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
+from kyverno_mp.ir.index import (
+    ANY_KIND,
+    ANY_OPERATION,
+    BY_NAMESPACE,
+    BY_NOTHING,
+    EncodedPolicy,
+    IndexEntryIR,
+    pack_parts,
+)
+from kyverno_mp.ir.match import KindIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX
+
+_ANY: Final = "*"
+
+
+def encode_validating_policy(compiled: ValidatingPolicyIR) -> EncodedPolicy:
+    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored."""
+    policy = compiled.policy
+    try:
+        content = pack_parts([msgspec.msgpack.encode(compiled)])
+    except (OverflowError, UnicodeEncodeError, RecursionError) as error:
+        where = Where(policy=policy.key)
+        raise PolicyInvalid("compiler.encode", str(error), where) from error
+    return EncodedPolicy(policy.key, content, (tuple(_entries(compiled)),), is_cel=True)
+
+
+def _entries(compiled: ValidatingPolicyIR) -> Iterator[IndexEntryIR]:
+    """Yield the keys; none if no request can match.
+
+    Evaluation mode JSON is for payloads that are not objects of a cluster.
+    """
+    if compiled.is_json or not compiled.policy.admission:
+        return
+    namespace = compiled.policy.namespace
+    dimension = BY_NAMESPACE if namespace else BY_NOTHING
+    keys = dict.fromkeys(
+        key
+        for body in compiled.bodies
+        if body.constraints is not None
+        for key in _keys(body.constraints)
+    )
+    for kind, operation in keys:
+        yield IndexEntryIR(kind, operation, dimension, namespace)
+
+
+def _keys(constraints: ConstraintsIR) -> Iterator[tuple[KindIR, str]]:
+    """Yield (resource, operation) of each rule; without rules everything matches."""
+    if not constraints.rules:
+        yield ANY_KIND, ANY_OPERATION
+    for rule in constraints.rules:
+        yield from _rule_keys(rule)
+
+
+def _rule_keys(rule: ResourceRuleIR) -> Iterator[tuple[KindIR, str]]:
+    groups, operations = _unlike(rule.groups), _unlike(rule.operations)
+    count = len(groups) * len(rule.resources) * len(operations)
+    if count > INDEX_KEYS_PER_FILTER_MAX:
+        yield ANY_KIND, ANY_OPERATION
+        return
+    spend(count)
+    for group in groups:
+        for entry in rule.resources:
+            resource, _, subresource = entry.partition("/")
+            kind = KindIR(group, _ANY, resource, subresource)
+            for operation in operations:
+                yield kind, ANY_OPERATION if operation == _ANY else operation
+
+
+def _unlike(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the values without repeats, ``*`` alone where it is among them."""
+    return (_ANY,) if _ANY in given else tuple(dict.fromkeys(given))

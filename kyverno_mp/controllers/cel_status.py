@@ -1,0 +1,104 @@
+"""Compute the status of a ValidatingPolicy, as upstream writes it.
+
+Room: controllers. Takes: a policy, its status before, whether it is in force. Gives:
+the status. Next: controllers/policy_status.py. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/cel 1 (status), 7; Kyverno pkg/controllers/policystatus/vpol.go.
+
+Upstream says WebhookConfigured when the webhook is registered; here every worker
+evaluates the policy by then. RBACPermissionsGranted asks whether scans may read the
+objects; here no scan evaluates these policies, so it needs no permission.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+from kyverno_mp.compiler.autogen_cel import copies_of
+from kyverno_mp.policy.validating_policy import (
+    AnyValidatingPolicy,
+    ValidatingPolicySpec,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+WEBHOOK_CONFIGURED: Final = "WebhookConfigured"
+RBAC_GRANTED: Final = "RBACPermissionsGranted"
+_OURS: Final = frozenset({WEBHOOK_CONFIGURED, RBAC_GRANTED})
+_REPORTED: Final = "Policy is ready for reporting."
+_CONFIGURED: Final = "Webhook configured."
+_NOT_CONFIGURED: Final = "Policy is not configured in the webhook."
+_MESSAGE_CHARACTERS_MAX: Final = 1024
+_TARGETS: Final = {
+    "cronjobs": ("batch", "CronJob"),
+    "daemonsets": ("apps", "DaemonSet"),
+    "deployments": ("apps", "Deployment"),
+    "jobs": ("batch", "Job"),
+    "replicasets": ("apps", "ReplicaSet"),
+    "statefulsets": ("apps", "StatefulSet"),
+}
+
+
+def cel_status_of(
+    policy: AnyValidatingPolicy,
+    before: Json,
+    now: datetime,
+    *,
+    ready: bool,
+    message: str,
+) -> Json:
+    """Return the whole status; conditions of other writers stay."""
+    told = before.get("conditionStatus") or {}
+    given = told.get("conditions") or []
+    since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    text = _CONFIGURED if ready else message[:_MESSAGE_CHARACTERS_MAX]
+    ours = [
+        _condition(
+            WEBHOOK_CONFIGURED, text or _NOT_CONFIGURED, given, since, holds=ready
+        ),
+        _condition(RBAC_GRANTED, _REPORTED, given, since, holds=True),
+    ]
+    others = [one for one in given if one.get("type") not in _OURS]
+    configs = {name: _config_of(spec) for name, spec in copies_of(policy.spec)}
+    return {
+        **before,
+        "autogen": {"configs": configs} if configs else {},
+        "conditionStatus": {
+            **told,
+            "conditions": [*others, *ours],
+            "ready": ready,
+        },
+        "generated": before.get("generated") is True,
+    }
+
+
+def _condition(
+    name: str, text: str, given: Iterable[Json], since: str, *, holds: bool
+) -> Json:
+    """Return a condition; ``since`` if it was not the same before."""
+    value = "True" if holds else "False"
+    for one in given:
+        if (one.get("type"), one.get("status")) == (name, value):
+            since = one.get("lastTransitionTime") or since
+    return {
+        "type": name,
+        "status": value,
+        "reason": "Succeeded" if holds else "Failed",
+        "message": text,
+        "lastTransitionTime": since,
+    }
+
+
+def _config_of(spec: ValidatingPolicySpec) -> Json:
+    """Return one autogen configuration: its targets, and the policy's copy."""
+    constraints = spec.match_constraints
+    resources = sorted(
+        resource
+        for rule in (() if constraints is None else constraints.resource_rules)
+        for resource in rule.resources
+    )
+    targets = [
+        {"group": group, "version": "v1", "resource": resource, "kind": kind}
+        for resource, (group, kind) in _TARGETS.items()
+        if resource in resources
+    ]
+    return {"targets": targets, "spec": spec.raw()}

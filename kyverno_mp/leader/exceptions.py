@@ -1,0 +1,64 @@
+"""Decode the PolicyExceptions of both groups, and tell which policies they name.
+
+Room: leader. Takes: StoredDocuments. Gives: exceptions, and digests of those that name
+a policy. Next: leader/policy_store.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 8.7; docs/behaviour/cel 2.2, 6.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.leader.stored_document import StoredDocument, digest_of
+from kyverno_mp.policy.check import read
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.validating_policy import (
+    CEL_EXCEPTION,
+    CelPolicyException,
+    decode_validating_policy,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+AnyException = PolicyException | CelPolicyException
+EXCEPTIONS: Final = frozenset({"PolicyException", CEL_EXCEPTION})
+"""The kinds of exceptions, as StoredDocument has them."""
+
+
+def read_exception(document: StoredDocument) -> AnyException:
+    """Decode an exception of either group. Raises: InputError."""
+    raw = document.raw()
+    found: object
+    if document.key[0] == CEL_EXCEPTION:
+        found = decode_validating_policy(
+            in_namespace(raw, document.key[1]), file=document.file
+        )
+    else:
+        found, _ = read(raw, file=document.file)
+    assert isinstance(found, PolicyException | CelPolicyException)
+    return found
+
+
+def in_namespace(raw: Json, namespace: str) -> Json:
+    """Return the document in its namespace, in none if it is one for the cluster.
+
+    SAFETY: its functions and its reach follow from the namespace.
+    """
+    return {**raw, "metadata": {**raw["metadata"], "namespace": namespace}}
+
+
+def _exempted_by(exception: AnyException) -> set[str]:
+    """Return the policies that an exception names, as ``policy_key`` does."""
+    if isinstance(exception, CelPolicyException):
+        return {f"{one.kind} {one.name}" for one in exception.spec.policy_refs}
+    return {one.policy_name for one in exception.spec.exceptions}
+
+
+def digests_by_policy(exceptions: Sequence[AnyException]) -> dict[str, bytes]:
+    """Return, for each policy named in exceptions, a digest of those exceptions."""
+    texts: dict[str, list[bytes]] = {}
+    for exception in exceptions:
+        text = msgspec.json.encode(exception)
+        for name in _exempted_by(exception):
+            texts.setdefault(name, []).append(text)
+    return {name: digest_of(b"\0".join(found)) for name, found in texts.items()}

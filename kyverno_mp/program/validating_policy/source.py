@@ -1,0 +1,130 @@
+"""Find the policies in CEL that may apply to a request, and link them when needed.
+
+Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelPolicySource.
+Next: plan.py. May touch: nothing outside its arguments.
+Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3; keys are chosen by
+compiler/cel_index.py.
+
+Every policy that matches is found; a found policy need not match.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeAlias
+
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.index import ANY_OPERATION, BY_NAMESPACE, BY_NOTHING, SelectorRow
+from kyverno_mp.ir.match import KindIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.limits import (
+    CANDIDATE_PLANS_MAX,
+    INLINE_LINK_BYTES_MAX,
+    LINKED_RULES_MAX,
+)
+from kyverno_mp.program.admission_policy.match import resource_of
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
+
+_Asked: TypeAlias = tuple[str, str, str, str, str]
+"""(group, resource, subresource, operation, namespace of the policies)."""
+
+
+class CelIndex(Protocol):
+    """Records and the index over them, e.g. snapshot.cel_policies.CelPolicySegment."""
+
+    def selectors(self, kind: str) -> Iterable[SelectorRow]:
+        """Return the selectors that may name a resource."""
+
+    def dimensions(self, selector: int, operation: str) -> int:
+        """Return a mask: bit d is set when dimension d has entries."""
+
+    def find(self, selector: int, operation: str, dimension: int, value: str) -> int:
+        """Return a handle of the policies under one key, 0 if there are none."""
+
+    def posting(self, handle: int) -> Sequence[int]:
+        """Return the references of a handle, ascending."""
+
+    def validating_policy(self, position: int) -> ValidatingPolicyIR:
+        """Return the policy at a position in policy order."""
+
+    def bytes_of(self, position: int) -> int:
+        """Return the size of its record."""
+
+
+class CelPolicySource:
+    """The policies of one snapshot segment; threads may share it."""
+
+    __slots__ = ("_engine", "_found", "_index", "_linked")
+
+    def __init__(self, engine: Engine, index: CelIndex) -> None:
+        self._engine = engine
+        self._index = index
+        self._found: dict[_Asked, tuple[int, ...]] = {}
+        self._linked: dict[int, LinkedValidatingPolicy] = {}
+
+    def candidates(
+        self, request: Request, namespace: str, pace: Pace | None
+    ) -> list[LinkedValidatingPolicy]:
+        """Return the policies that may apply, in policy order.
+
+        ``namespace``: that of namespaced policies, "" for cluster policies. Raises:
+        Preempted, if linking takes long and ``pace`` does.
+        """
+        group, _, resource = resource_of(request)
+        asked = (group, resource, request.subresource, request.operation, namespace)
+        positions = self._found.get(asked)
+        if positions is None:
+            if len(self._found) >= CANDIDATE_PLANS_MAX:
+                self._found.clear()
+            positions = self._found[asked] = self._positions(asked)
+        linked = self._linked
+        return [linked.get(at) or self._link(at, pace) for at in positions]
+
+    def _positions(self, asked: _Asked) -> tuple[int, ...]:
+        group, resource, subresource, operation, namespace = asked
+        dimension = BY_NAMESPACE if namespace else BY_NOTHING
+        index, found = self._index, set[int]()
+        for row in index.selectors(resource):
+            if not _selects(row.selector, group, resource, subresource):
+                continue
+            for one in (operation, ANY_OPERATION):
+                if not index.dimensions(row.number, one) >> dimension & 1:
+                    continue
+                handle = index.find(row.number, one, dimension, namespace)
+                if handle:
+                    found.update(at >> 16 for at in index.posting(handle))
+        return tuple(sorted(found))
+
+    def _link(self, position: int, pace: Pace | None) -> LinkedValidatingPolicy:
+        """Link one policy, in a thread if it is large; one thread links at a time."""
+        engine, lock = self._engine, self._engine.linking
+        if pace is not None:
+            now_ns = engine.now_ns()
+            size = self._index.bytes_of(position)
+            if size > INLINE_LINK_BYTES_MAX or now_ns > pace.slice_ends_ns:
+                pace.next_slice(now_ns)
+        if lock is not None and not lock.acquire(blocking=False):
+            if pace is not None:
+                # The event loop never waits: here it leaves the review to a thread.
+                pace.next_slice(engine.now_ns())
+            lock.acquire()
+        try:
+            known = self._linked.get(position)
+            if known is None:
+                if len(self._linked) >= LINKED_RULES_MAX:
+                    self._linked.clear()
+                known = LinkedValidatingPolicy(self._index.validating_policy(position))
+                self._linked[position] = known
+            return known
+        finally:
+            if lock is not None:
+                lock.release()
+
+
+def _selects(row: KindIR, group: str, resource: str, subresource: str) -> bool:
+    """K8S: ``pods/*`` is Pods, too; ``*`` has no subresource, ``*/*`` any or none."""
+    return (
+        row.group in ("*", group)
+        and row.kind in ("*", resource)
+        and row.subresource in ("*", subresource)
+    )

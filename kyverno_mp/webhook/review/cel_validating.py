@@ -1,0 +1,161 @@
+"""Validate by policies in CEL: deny, warn, and record what audits.
+
+Room: webhook. Takes: a Review and its CelPlan. Gives: the answer's bytes.
+Next: review (its exits). May touch: the sink.
+Source: docs/behaviour/cel 6 (admission); docs/behaviour/controllers 2.8; Kyverno
+pkg/webhooks/resource/vpol/handler.go.
+
+Everything is evaluated before the answer, as warnings need it. The results are events
+and metrics; the reports pool does not know these policies yet, so none travel to it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
+from kyverno_mp.program.validating_policy.plan import (
+    WARN,
+    CelPlan,
+    CelPlanner,
+    Verdict,
+)
+from kyverno_mp.webhook.ports import Plans
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+
+_WORDS = {FAIL: "failed", ERROR: "error"}
+
+
+class CelPlans:
+    """Plans with the snapshot in force, of cluster or of namespaced policies."""
+
+    __slots__ = ("_current", "_is_namespaced")
+
+    def __init__(
+        self, current: Callable[[], CelPlanner | None], *, is_namespaced: bool
+    ) -> None:
+        self._current = current
+        self._is_namespaced = is_namespaced
+
+    def plan(
+        self,
+        request: Request,
+        failure_policies: frozenset[str],
+        policy_key: str,
+        pace: Pace | None = None,
+    ) -> CelPlan | None:
+        """Select the policies that the path names.
+
+        Raises: SnapshotUnusable before the first snapshot and for an unknown policy,
+        so that the API server applies the failurePolicy; Preempted where ``pace`` does.
+        """
+        del failure_policies  # a path of these webhooks has the names alone
+        planner = self._current()
+        if planner is None:
+            raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
+        return planner.plan(
+            request, _names_of(policy_key), is_namespaced=self._is_namespaced, pace=pace
+        )
+
+
+class CelValidatingHandler:
+    """The handler of ``/vpol`` and of ``/nvpol``."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plans: Plans[CelPlan]) -> None:
+        self.plan = plans.plan
+
+    def takes(self, _request: Request) -> bool:
+        """Accept every operation."""
+        return True
+
+    def evaluate(self, review: Review, plan: CelPlan, pace: Pace | None) -> bytes:
+        """Answer with the verdicts of all policies."""
+        verdicts = plan.run(review.deadline_ns, pace)
+        if review.is_abandoned():
+            return ABANDONED
+        _note_left_out(review, plan)
+        return _answer(review, verdicts)
+
+    def passed(self, _review: Review) -> None:
+        """Do nothing: the other validating webhook records changes of sources."""
+
+    def evaluate_rest(
+        self, review: Review, plan: CelPlan, failure: Failure, _pace: Pace
+    ) -> bytes:
+        """Answer with the verdicts so far; the others' failurePolicy decides."""
+        _note_left_out(review, plan)
+        unfinished = [failure.message] if plan.unfinished_fails() else []
+        return _answer(
+            review, plan.verdicts(), denials=unfinished, texts=[failure.message]
+        )
+
+
+def _answer(
+    review: Review,
+    verdicts: Sequence[Verdict],
+    *,
+    denials: Sequence[str] = (),
+    texts: Sequence[str] = (),
+) -> bytes:
+    reasons = [
+        *denials,
+        *(text for one in verdicts if one.denies for text in _told(one.response)),
+    ]
+    texts = [
+        *texts,
+        *(
+            text
+            for one in verdicts
+            if WARN in one.actions
+            for text in _told(one.response)
+        ),
+    ]
+    responses = [one.response for one in verdicts]
+    if reasons:
+        review.report(responses, blocked=True)
+        return review.deny("; ".join(reasons), responses, texts)
+    _pass_on(review, responses)
+    return review.allow(texts, responses)
+
+
+def _told(response: PolicyResponse) -> Iterator[str]:
+    """Yield upstream's text of each result that is not a pass or a skip."""
+    for found in response.results:
+        word = _WORDS.get(found.status)
+        if word is not None:
+            yield f"Policy {response.policy.name} {word}: {found.message}"
+
+
+def _pass_on(review: Review, responses: Sequence[PolicyResponse]) -> None:
+    """Record the events of an allowed review; a failure changes no answer."""
+    dependencies, request = review.dependencies, review.request
+    if request.dry_run or not responses:
+        return
+    try:
+        if dependencies.sink is not None:
+            enforced = [one for one in responses if one.action == "Enforce"]
+            audited = [one for one in responses if one.action != "Enforce"]
+            dependencies.sink.deliver(request, enforced, audited, _as_it_is)
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)
+
+
+def _as_it_is(response: PolicyResponse) -> PolicyResponse:
+    return response
+
+
+def _note_left_out(review: Review, plan: CelPlan) -> None:
+    while plan.left_out:
+        linked, error = plan.left_out.pop()
+        review.note(error, linked.ir.policy.key)
+
+
+@lru_cache(maxsize=FINE_GRAINED_KEPT_MAX)
+def _names_of(tail: str) -> frozenset[str]:
+    """Return the names in the rest of a path. PERF: few paths, some with many names."""
+    return frozenset(filter(None, tail.split("/")))

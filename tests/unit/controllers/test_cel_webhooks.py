@@ -1,0 +1,227 @@
+"""The webhooks of policies in CEL.
+
+Red here means: the API server does not ask us, or one policy makes it refuse the
+webhooks of all.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.controllers.cel_status import cel_status_of
+from kyverno_mp.controllers.webhook_config.cel import DecodedCelPolicies, cel_webhooks
+from kyverno_mp.controllers.webhook_config.options import WebhookOptions
+from kyverno_mp.limits import WEBHOOK_PATH_CHARACTERS_MAX
+from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+
+PODS = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+}
+SERVICES = PODS | {"resources": ["services"]}
+
+
+def documents(*raws: dict[str, Any]) -> tuple[AnyValidatingPolicy, ...]:
+    return DecodedCelPolicies().decode(json.dumps(raw).encode() for raw in raws)
+
+
+def policy(
+    name: str = "p",
+    namespace: str = "",
+    rules: tuple[dict[str, Any], ...] = (SERVICES,),
+    constraints: dict[str, Any] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "policies.kyverno.io/v1beta1",
+        "kind": "NamespacedValidatingPolicy" if namespace else "ValidatingPolicy",
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "spec": {
+            "matchConstraints": {"resourceRules": list(rules), **(constraints or {})},
+            "validations": [{"expression": "true"}],
+            **spec,
+        },
+    }
+
+
+def webhooks(*raws: dict[str, Any], **options: Any) -> dict[str, Any]:
+    given = WebhookOptions(ca_bundle=b"ca", **options)
+    found = cel_webhooks(documents(*raws), given)
+    return {one["name"]: one for one in found}
+
+
+def path_of(webhook: dict[str, Any]) -> str:
+    return str(webhook["clientConfig"]["service"]["path"])
+
+
+def test_policies_share_a_webhook_by_their_failure_policy() -> None:
+    found = webhooks(
+        policy("b"), policy("a"), policy("c", failurePolicy="Ignore", rules=(PODS,))
+    )
+    assert {name: path_of(one) for name, one in found.items()} == {
+        "vpol.validate.kyverno.svc-fail": "/vpol/a/b",
+        "vpol.validate.kyverno.svc-ignore": "/vpol/c",
+    }
+    fail = found["vpol.validate.kyverno.svc-fail"]
+    assert fail["failurePolicy"] == "Fail"
+    assert fail["sideEffects"] == "NoneOnDryRun"
+    assert fail["rules"] == [SERVICES | {"scope": "*"}]
+    covered = {
+        name
+        for rule in found["vpol.validate.kyverno.svc-ignore"]["rules"]
+        for name in rule["resources"]
+    }
+    assert covered == {
+        *("pods", "daemonsets", "deployments", "replicasets", "statefulsets"),
+        *("jobs", "cronjobs"),
+    }
+
+
+def test_force_ignore_and_admission_off() -> None:
+    off = policy("off", evaluation={"admission": {"enabled": False}})
+    json_mode = policy("json", evaluation={"mode": "JSON"})
+    (found,) = webhooks(policy(), off, json_mode, force_ignore=True).values()
+    assert (found["failurePolicy"], path_of(found)) == ("Ignore", "/vpol/p")
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"matchConditions": [{"name": "c", "expression": "request.name != 'x'"}]},
+        {"constraints": {"matchPolicy": "Exact"}},
+        {"webhookConfiguration": {"timeoutSeconds": 3}},
+    ],
+)
+def test_some_policies_have_a_webhook_of_their_own(spec: dict[str, Any]) -> None:
+    found = webhooks(policy("own", **spec), policy("shared"))
+    own = found["vpol.validate.kyverno.svc-fail-finegrained-own"]
+    assert path_of(own) == "/vpol/own"
+    assert path_of(found["vpol.validate.kyverno.svc-fail"]) == "/vpol/shared"
+    conditions = spec.get("matchConditions")
+    assert own.get("matchConditions") == conditions
+    assert own["timeoutSeconds"] == (3 if "webhookConfiguration" in spec else 10)
+    assert own["matchPolicy"] == ("Exact" if "constraints" in spec else "Equivalent")
+
+
+def test_conditions_of_a_policy_with_copies_name_their_kinds() -> None:
+    condition = {"name": "c", "expression": "object.metadata.name != 'x'"}
+    found = webhooks(policy(rules=(PODS,), matchConditions=[condition]))
+    (own,) = found.values()
+    names = [one["name"] for one in own["matchConditions"]]
+    assert names == ["autogen-c", "autogen-cronjobs-c", "autogen-defaults-c"]
+    first, second, _ = (one["expression"] for one in own["matchConditions"])
+    assert first == (
+        "!((object.apiVersion == 'v1' && object.kind =='Pod'))"
+        " || (object.metadata.name != 'x')"
+    )
+    assert second == (
+        "!((object.apiVersion == 'batch/v1' && object.kind =='CronJob'))"
+        " || (object.spec.jobTemplate.spec.template.metadata.name != 'x')"
+    )
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"name": "c", "expression": "namespaceObject.metadata.name == 'x'"},
+        {"name": "c", "expression": "image('x').tag() == 'y'"},
+        {"name": "not a name", "expression": "true"},
+    ],
+)
+def test_a_condition_that_the_api_server_refuses_stays_with_us(
+    condition: dict[str, str],
+) -> None:
+    (found,) = webhooks(policy(matchConditions=[condition])).values()
+    assert found["name"] == "vpol.validate.kyverno.svc-fail"
+    assert "matchConditions" not in found
+
+
+def test_rules_that_the_api_server_refuses_are_left_out() -> None:
+    odd = (
+        SERVICES | {"resources": ["*", "services", "", "services/"]},
+        SERVICES | {"operations": ["CREATE", "EAT"]},
+        SERVICES | {"apiVersions": []},
+    )
+    (found,) = webhooks(policy(rules=odd), policy("b", rules=(PODS,))).values()
+    for rule in found["rules"]:
+        assert all(rule[name] for name in ("apiGroups", "apiVersions", "resources"))
+        assert set(rule["operations"]) <= {"CREATE", "UPDATE", "DELETE", "CONNECT"}
+        assert rule["resources"] == ["*"] or "*" not in rule["resources"]
+
+
+def test_a_webhook_for_everything_spares_what_the_cluster_needs() -> None:
+    everything = PODS | {"resources": ["*"], "apiGroups": ["*"], "operations": ["*"]}
+    (found,) = webhooks(policy(rules=(everything,))).values()
+    assert "leases" in found["matchConditions"][0]["expression"]
+
+
+def test_a_namespaced_policy_gets_objects_of_its_namespace_only() -> None:
+    found = webhooks(policy("p", "a"), policy("p", "b"), policy("q", "c"))
+    (one,) = found.values()
+    assert one["name"] == "nvpol.validate.kyverno.svc-fail"
+    assert path_of(one) == "/nvpol/p/q"
+    terms = one["namespaceSelector"]["matchExpressions"]
+    assert terms[-1]["values"] == ["a", "b", "c"]
+    assert terms[-1]["operator"] == "In"
+
+
+def test_names_of_namespaced_policies_do_not_collide() -> None:
+    timed: dict[str, Any] = {"webhookConfiguration": {"timeoutSeconds": 3}}
+    found = webhooks(policy("b-c", "a", **timed), policy("c", "a-b", **timed))
+    assert len(found) == 2
+
+
+def test_selectors_are_registered_unless_the_api_server_refuses_them() -> None:
+    timed: dict[str, Any] = {"webhookConfiguration": {"timeoutSeconds": 3}}
+    good = {"objectSelector": {"matchLabels": {"a": "b"}}}
+    (one,) = webhooks(policy(constraints=good, **timed)).values()
+    assert one["objectSelector"] == {"matchLabels": {"a": "b"}}
+    term = {"key": "a", "operator": "Near", "values": ["b"]}
+    bad = {"objectSelector": {"matchExpressions": [term]}}
+    (one,) = webhooks(policy(constraints=bad, **timed)).values()
+    assert one["objectSelector"] == {}
+
+
+def test_a_long_path_is_split() -> None:
+    names = [f"{'n' * 200}-{number:03}" for number in range(50)]
+    found = webhooks(*(policy(name) for name in names))
+    paths = [path_of(one) for one in found.values()]
+    assert all(len(path) < WEBHOOK_PATH_CHARACTERS_MAX + 10 for path in paths)
+    served = [name for path in paths for name in path.split("/")[2:]]
+    assert sorted(served) == names
+
+
+def test_the_status_is_upstreams() -> None:
+    (one,) = documents(policy(rules=(PODS,)))
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    status = cel_status_of(one, {}, now, ready=True, message="Ready")
+    assert status["conditionStatus"] == {
+        "ready": True,
+        "conditions": [
+            {
+                "type": "WebhookConfigured",
+                "status": "True",
+                "reason": "Succeeded",
+                "message": "Webhook configured.",
+                "lastTransitionTime": "2026-01-02T03:04:05Z",
+            },
+            {
+                "type": "RBACPermissionsGranted",
+                "status": "True",
+                "reason": "Succeeded",
+                "message": "Policy is ready for reporting.",
+                "lastTransitionTime": "2026-01-02T03:04:05Z",
+            },
+        ],
+    }
+    assert sorted(status["autogen"]["configs"]) == ["cronjobs", "defaults"]
+    assert status["generated"] is False
+    later = now.replace(year=2027)
+    assert cel_status_of(one, status, later, ready=True, message="Ready") == status
+    failed = cel_status_of(one, status, later, ready=False, message="why")
+    condition = failed["conditionStatus"]["conditions"][0]
+    assert (condition["status"], condition["message"]) == ("False", "why")

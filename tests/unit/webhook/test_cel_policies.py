@@ -1,0 +1,428 @@
+"""Policies in CEL answer reviews: from documents through a snapshot to the verdict.
+
+Red here means: a ValidatingPolicy that the command line applies denies nothing, or a
+policy of one namespace reaches another one.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
+from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.ports import CelPorts, ClusterData
+from kyverno_mp.program.validating_policy.plan import CelPlanner
+from kyverno_mp.program.validating_policy.source import CelPolicySource
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.policies import PoliciesWriter
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.service import Service
+from kyverno_mp.webhook.route import route_of
+from tests.unit.webhook.stub import StubEvaluate, StubRecords
+
+PODS = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE", "UPDATE"],
+    "resources": ["pods"],
+}
+NO_TEAM = {"expression": "has(object.metadata.labels)", "message": "no team"}
+
+
+def policy(
+    name: str = "team",
+    *validations: dict[str, Any],
+    rules: Sequence[dict[str, Any]] = (PODS,),
+    namespace: str = "",
+    **spec: Any,
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "NamespacedValidatingPolicy" if namespace else "ValidatingPolicy",
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "spec": {
+            "matchConstraints": {"resourceRules": list(rules)},
+            "validations": list(validations or (NO_TEAM,)),
+            **spec,
+        },
+    }
+
+
+def exception(
+    policy_name: str,
+    namespace: str = "kyverno",
+    *,
+    kind: str = "ValidatingPolicy",
+    **spec: Any,
+) -> dict[str, Any]:
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "PolicyException",
+        "metadata": {"name": "x", "namespace": namespace},
+        "spec": {"policyRefs": [{"name": policy_name, "kind": kind}], **spec},
+    }
+
+
+def compiled(*documents: dict[str, Any], allowed_in: str = "*") -> PolicySet:
+    store = PolicyStore(lambda namespace: allowed_in in ("*", namespace))
+    text = "\n---\n".join(map(json.dumps, documents)).encode()
+    return store.update(Changes({"policies.yaml": text}, ()))
+
+
+class Server:
+    """A worker's service over the snapshot of some documents."""
+
+    def __init__(
+        self, found: PolicySet, folder: Path, ports: CelPorts | None = None
+    ) -> None:
+        content = PoliciesWriter().encode(
+            found.cel,
+            generation=1,
+            salt=os.urandom(16),
+            names=[
+                f"{one.namespace}/{one.name}" if one.namespace else one.name
+                for one in found.policies
+            ],
+            segment=CEL_POLICIES,
+        )
+        path = folder / "celpolicies.segment"
+        path.write_bytes(content)
+        path.chmod(0o600)
+        self.segment = CelPolicySegment(Segment.attach(path, CEL_POLICIES))
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
+        planner = CelPlanner(
+            engine, CelPolicySource(engine, self.segment), self.segment.knows
+        )
+        self.service = Service(
+            Dependencies(records=StubRecords(), monotonic_ns=time.monotonic_ns),
+            handlers_of(StubEvaluate(None), cel=lambda: planner),
+        )
+
+    def ask(self, path: str, **changes: Any) -> dict[str, Any]:
+        route = route_of(path.encode())
+        assert route is not None
+        answer = self.service.answer(route, b"", review(**changes))
+        assert isinstance(answer, bytes)
+        response: dict[str, Any] = json.loads(answer)["response"]
+        return response
+
+
+def review(**changes: Any) -> bytes:
+    request: dict[str, Any] = {
+        "uid": "u",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "operation": "CREATE",
+        "namespace": "a",
+        "name": "p",
+        "userInfo": {"username": "kim", "groups": ["devs"]},
+        "object": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "a"},
+            "spec": {"containers": [{"name": "c", "image": "i"}]},
+        },
+        **changes,
+    }
+    return json.dumps({"kind": "AdmissionReview", "request": request}).encode()
+
+
+def message(response: dict[str, Any]) -> str:
+    assert response["allowed"] is False
+    return str(response["status"]["message"])
+
+
+def test_a_failure_denies_with_upstreams_text(tmp_path: Path) -> None:
+    server = Server(compiled(policy()), tmp_path)
+    assert message(server.ask("/vpol/team")) == "Policy team failed: no team"
+
+
+def test_several_denials_are_joined(tmp_path: Path) -> None:
+    bad = {"expression": "object.spec.nothing == 1"}
+    server = Server(compiled(policy("a"), policy("b", bad), policy("c")), tmp_path)
+    assert message(server.ask("/vpol/a/b")) == (
+        "Policy a failed: no team; Policy b error: failed to load context: "
+        "no such key: nothing"
+    )
+    assert message(server.ask("/vpol/b/c")).endswith("Policy c failed: no team")
+    assert message(server.ask("/vpol")).count("; ") == 2
+
+
+def test_a_warning_is_told_and_denies_nothing(tmp_path: Path) -> None:
+    server = Server(compiled(policy(validationActions=["Warn", "Audit"])), tmp_path)
+    response = server.ask("/vpol/team")
+    assert response["allowed"] is True
+    assert response["warnings"] == ["Policy team failed: no team"]
+
+
+def test_an_audit_says_nothing(tmp_path: Path) -> None:
+    server = Server(compiled(policy(validationActions=["Audit"])), tmp_path)
+    assert server.ask("/vpol/team") == {"uid": "u", "allowed": True}
+
+
+def test_a_denial_has_its_warnings(tmp_path: Path) -> None:
+    server = Server(compiled(policy(validationActions=["Deny", "Warn"])), tmp_path)
+    response = server.ask("/vpol/team")
+    assert message(response) == response["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "denied"),
+    [
+        ({"resources": ["pods"]}, {}, True),
+        ({"resources": ["pods"]}, {"subResource": "status"}, False),
+        ({"resources": ["pods/status"]}, {"subResource": "status"}, True),
+        ({"resources": ["pods/*"]}, {"subResource": "status"}, True),
+        ({"resources": ["pods/*"]}, {}, True),
+        ({"resources": ["*"]}, {}, True),
+        ({"resources": ["*"]}, {"subResource": "status"}, False),
+        ({"resources": ["*/*"]}, {"subResource": "status"}, True),
+        ({"resources": ["*/status"]}, {"subResource": "status"}, True),
+        ({"resources": ["services"]}, {}, False),
+        ({"apiGroups": ["*"]}, {}, True),
+        ({"apiGroups": ["apps"]}, {}, False),
+        ({"apiVersions": ["v2"]}, {}, False),
+        ({"operations": ["*"]}, {}, True),
+        ({"operations": ["DELETE"]}, {}, False),
+        ({"scope": "Cluster"}, {}, False),
+        ({"scope": "Namespaced"}, {}, True),
+        ({"resourceNames": ["q"]}, {}, False),
+        ({"resourceNames": ["p"]}, {}, True),
+    ],
+)
+def test_the_index_finds_what_constraints_name(
+    rule: dict[str, Any], asked: dict[str, Any], *, denied: bool, tmp_path: Path
+) -> None:
+    server = Server(compiled(policy(rules=[PODS | rule])), tmp_path)
+    assert server.ask("/vpol/team", **asked)["allowed"] is not denied
+
+
+def test_many_keys_are_one_coarse_key(tmp_path: Path) -> None:
+    """K8S: nothing limits the lists of a rule."""
+    many = [f"r{number}" for number in range(3000)]
+    rules = [PODS | {"resources": [*many, "pods"], "apiGroups": ["", *many]}]
+    server = Server(compiled(policy(rules=rules)), tmp_path)
+    assert server.ask("/vpol/team")["allowed"] is False
+
+
+def test_a_deletion_has_the_old_object(tmp_path: Path) -> None:
+    kept = {"expression": "object == null && oldObject.metadata.name != 'p'"}
+    server = Server(
+        compiled(policy("keep", kept, rules=[PODS | {"operations": ["DELETE"]}])),
+        tmp_path,
+    )
+    old = json.loads(review())["request"]["object"]
+    response = server.ask("/vpol/keep", operation="DELETE", object=None, oldObject=old)
+    assert message(response).startswith("Policy keep failed")
+
+
+def test_a_connect_has_the_object_of_its_own_kind(tmp_path: Path) -> None:
+    shell = {
+        "expression": "object.kind != 'PodExecOptions' || object.command[0] != 'sh'",
+        "messageExpression": "request.userInfo.username + ' in ' + request.name"
+        " + ' of ' + object.metadata.namespace",
+    }
+    rules = [PODS | {"operations": ["CONNECT"], "resources": ["pods/exec"]}]
+    server = Server(compiled(policy("shell", shell, rules=rules)), tmp_path)
+    response = server.ask(
+        "/vpol/shell",
+        operation="CONNECT",
+        subResource="exec",
+        kind={"group": "", "version": "v1", "kind": "PodExecOptions"},
+        object={"kind": "PodExecOptions", "apiVersion": "v1", "command": ["sh"]},
+    )
+    assert message(response) == "Policy shell failed: kim in p of a"
+
+
+def test_autogen_covers_controllers(tmp_path: Path) -> None:
+    found = {"expression": "object.spec.containers.all(c, c.image != 'i')"}
+    server = Server(compiled(policy("image", found)), tmp_path)
+    template = {"spec": {"containers": [{"name": "c", "image": "i"}]}}
+    response = server.ask(
+        "/vpol/image",
+        kind={"group": "apps", "version": "v1", "kind": "Deployment"},
+        resource={"group": "apps", "version": "v1", "resource": "deployments"},
+        object={
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "p"},
+            "spec": {"template": template},
+        },
+    )
+    assert message(response).startswith("Policy image failed")
+
+
+def test_a_failing_condition_obeys_the_failure_policy(tmp_path: Path) -> None:
+    condition = [{"name": "c", "expression": "object.spec.nothing == 1"}]
+    server = Server(
+        compiled(
+            policy("fail", matchConditions=condition),
+            policy("ignore", matchConditions=condition, failurePolicy="Ignore"),
+        ),
+        tmp_path,
+    )
+    assert server.ask("/vpol/fail")["allowed"] is False
+    assert server.ask("/vpol/ignore")["allowed"] is True
+
+
+def test_an_exception_exempts(tmp_path: Path) -> None:
+    met = [{"name": "kim", "expression": "request.userInfo.username == 'kim'"}]
+    server = Server(
+        compiled(policy(), exception("team", matchConditions=met)), tmp_path
+    )
+    assert server.ask("/vpol/team")["allowed"] is True
+    other = {"username": "lee"}
+    assert server.ask("/vpol/team", userInfo=other)["allowed"] is False
+
+
+@pytest.mark.parametrize(
+    ("until", "allowed"),
+    [("2020-01-01T00:00:00Z", False), ("2999-01-01T00:00:00Z", True)],
+)
+def test_an_exception_expires(until: str, *, allowed: bool, tmp_path: Path) -> None:
+    server = Server(compiled(policy(), exception("team", expiresAt=until)), tmp_path)
+    assert server.ask("/vpol/team")["allowed"] is allowed
+
+
+def test_a_bad_exception_revokes_nothing(tmp_path: Path) -> None:
+    bad = [{"name": "c", "expression": "nothing.at.all"}]
+    found = compiled(policy(), exception("team", matchConditions=bad))
+    (status,) = found.policies
+    assert status.ready
+    assert "PolicyException kyverno/x is ignored" in status.message
+    assert Server(found, tmp_path).ask("/vpol/team")["allowed"] is False
+
+
+def test_a_bad_policy_affects_only_itself(tmp_path: Path) -> None:
+    bad = policy("bad", {"expression": "nothing"})
+    found = compiled(policy(), bad)
+    ready = {one.name: one.ready for one in found.policies}
+    assert ready == {"team": True, "bad": False}
+    server = Server(found, tmp_path)
+    # It exists, so a path may name it; it denies nothing.
+    assert server.ask("/vpol/bad")["allowed"] is True
+    assert server.ask("/vpol/bad/team")["allowed"] is False
+
+
+def test_an_unknown_policy_leaves_the_decision_to_the_api_server(
+    tmp_path: Path,
+) -> None:
+    server = Server(compiled(policy()), tmp_path)
+    with pytest.raises(HttpError) as caught:
+        server.ask("/vpol/team/later")
+    assert caught.value.status == 503
+    assert caught.value.code == "webhook.policy_unknown"
+
+
+class TestNamespaced:
+    def test_it_sees_its_own_namespace_only(self, tmp_path: Path) -> None:
+        server = Server(compiled(policy("own", namespace="a")), tmp_path)
+        assert message(server.ask("/nvpol/own")) == "Policy own failed: no team"
+        elsewhere = {"metadata": {"name": "p", "namespace": "b"}}
+        response = server.ask("/nvpol/own", namespace="b", object=elsewhere)
+        assert response["allowed"] is True
+        # Its path is not that of cluster policies.
+        assert server.ask("/vpol")["allowed"] is True
+
+    def test_it_does_not_see_the_namespace_itself(self, tmp_path: Path) -> None:
+        rules = [PODS | {"resources": ["*"], "operations": ["*"]}]
+        server = Server(compiled(policy("own", namespace="a", rules=rules)), tmp_path)
+        response = server.ask(
+            "/nvpol/own",
+            kind={"group": "", "version": "v1", "kind": "Namespace"},
+            resource={"group": "", "version": "v1", "resource": "namespaces"},
+            name="a",
+            object={"metadata": {"name": "a"}},
+        )
+        assert response["allowed"] is True
+
+    def test_cluster_functions_do_not_compile(self) -> None:
+        reach = {"expression": "resource.get('v1', 'secrets', 'b', 's') == null"}
+        (status,) = compiled(policy("own", reach, namespace="a")).policies
+        assert not status.ready
+        assert "no matching overload" in status.message
+
+    def test_no_other_tenant_exempts_it(self, tmp_path: Path) -> None:
+        kind = "NamespacedValidatingPolicy"
+        own = policy("own", namespace="a")
+        foreign = compiled(own, exception("own", "b", kind=kind))
+        assert Server(foreign, tmp_path).ask("/nvpol/own")["allowed"] is False
+        ours = compiled(own, exception("own", "a", kind=kind))
+        assert Server(ours, tmp_path).ask("/nvpol/own")["allowed"] is True
+        central = compiled(own, exception("own", "b", kind=kind), allowed_in="b")
+        assert Server(central, tmp_path).ask("/nvpol/own")["allowed"] is True
+
+
+class Resources:
+    """A cluster in which a call fails, or takes all the time."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+    def get(self, *_asked: object) -> Json | None:
+        if self.error is not None:
+            raise self.error
+        return {"data": {"k": "v"}}
+
+    def list(self, *_asked: object) -> Json:
+        return {"items": []}
+
+    def post(self, *_asked: object) -> Json:
+        return {}
+
+    def plural(self, *_asked: object) -> str:
+        return "pods"
+
+
+CALLS = {"expression": "resource.get('v1', 'configmaps', 'a', 'c').data.k == 'w'"}
+
+
+def test_a_policy_reads_the_cluster(tmp_path: Path) -> None:
+    server = Server(
+        compiled(policy("calls", CALLS)), tmp_path, CelPorts(resources=Resources())
+    )
+    assert message(server.ask("/vpol/calls")).startswith("Policy calls failed")
+
+
+def test_a_failed_call_is_the_error_of_its_policy(tmp_path: Path) -> None:
+    ports = CelPorts(resources=Resources(ExpressionFailed("kube.down", "it is down")))
+    server = Server(compiled(policy("calls", CALLS)), tmp_path, ports)
+    assert message(server.ask("/vpol/calls")) == (
+        "Policy calls error: failed to load context: failed to get resource: it is down"
+    )
+
+
+def test_a_late_call_takes_no_verdict_from_others(tmp_path: Path) -> None:
+    """The name of the slow one sorts first; its failure policy lets it pass."""
+    ports = CelPorts(resources=Resources(DeadlinePassed("kube.deadline", "late")))
+    slow = policy("a", CALLS, failurePolicy="Ignore")
+    server = Server(compiled(slow, policy("b")), tmp_path, ports)
+    assert message(server.ask("/vpol/a/b")) == "Policy b failed: no team"
+    assert server.ask("/vpol/a")["allowed"] is True
+
+
+def test_a_late_call_denies_with_failure_policy_fail(tmp_path: Path) -> None:
+    ports = CelPorts(resources=Resources(DeadlinePassed("kube.deadline", "late")))
+    server = Server(compiled(policy("a", CALLS)), tmp_path, ports)
+    assert "late" in message(server.ask("/vpol/a"))
+
+
+def test_only_linked_policies_cost_memory(tmp_path: Path) -> None:
+    services = [PODS | {"resources": ["services"]}]
+    others = [policy(f"s{number}", rules=services) for number in range(20)]
+    server = Server(compiled(policy(), *others), tmp_path)
+    server.ask("/vpol")
+    assert server.segment.decoded_count == 1
