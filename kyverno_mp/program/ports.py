@@ -19,6 +19,7 @@ from kyverno_mp.values.wildcard import contains_wildcard
 if TYPE_CHECKING:
     # PERF: start of the command line: CEL is loaded only by runs with such policies.
     from kyverno_mp.expr.cel.outside import (
+        GeneratorPort,
         GlobalPort,
         HttpPort,
         ImagePort,
@@ -219,6 +220,7 @@ class CelPorts(NamedTuple):
     references: "GlobalPort | None" = None
     images: "ImagePort | None" = None
     services: "HttpPort | None" = None
+    generator: "GeneratorPort | None" = None
 
 
 _NO_CEL = CelPorts()

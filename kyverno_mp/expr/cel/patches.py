@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.cel.catalogue import base_library
+from kyverno_mp.expr.cel.catalogue import base_library, kyverno_library
 from kyverno_mp.expr.cel.library import Library, function
 from kyverno_mp.expr.cel.link import Constructor
 from kyverno_mp.expr.cel.types import DYN, STRING, Type, list_of, object_type
@@ -122,11 +122,20 @@ def _escaped(meter: Meter, key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
+_ESCAPE_KEY: Final = function("jsonpatch.escapeKey(string) -> string", _escaped)
+
+
 @cache
 def patch_library() -> Library:
     """Return the functions of the API server and those for patches."""
-    declared = function("jsonpatch.escapeKey(string) -> string", _escaped)
-    return base_library().extended([declared])
+    return base_library().extended([_ESCAPE_KEY])
+
+
+@cache
+def mutating_library(*, namespaced: bool = False) -> Library:
+    """Return the functions of a MutatingPolicy."""
+    base = kyverno_library(namespaced=namespaced, kind="MutatingPolicy")
+    return base.extended([_ESCAPE_KEY])
 
 
 def configuration(value: Value, spend: Spender = FREE) -> dict[str, Json]:

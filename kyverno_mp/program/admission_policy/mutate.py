@@ -118,7 +118,7 @@ class LinkedAdmissionMutation:
             value, problem = scope.evaluate(mutation.expression)
             if problem:
                 raise ExpressionFailed("cel.failed", problem)
-            change = _patched if mutation.is_json_patch else _configured
+            change = patched if mutation.is_json_patch else _configured
             request = replace(request, object=change(request.object, value, runtime))
         return request.object
 
@@ -137,7 +137,7 @@ def _configured(
     return out
 
 
-def _patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
+def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
     """Apply a JSON patch; a failed ``test`` operation leaves the object unchanged."""
     checked = check_operations(operations(value, spend), spend)
     try:

@@ -1,0 +1,1 @@
+"""Merge apply configurations with objects, by the types of their kinds."""
