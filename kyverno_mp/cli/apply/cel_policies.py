@@ -44,6 +44,8 @@ class CelInput:
     """The existing objects that policies may change."""
     is_cluster: bool = False
     """A cluster is there, or is simulated."""
+    payload_word: str = "json"
+    """What a DeletingPolicy calls a JSON payload."""
 
 
 class CelPolicies:

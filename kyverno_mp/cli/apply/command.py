@@ -111,9 +111,7 @@ def _run_in(
             scene.plurals,
             in_cluster=options.cluster,
         ),
-        cel=CelInput(
-            cel, scene.plurals, others, scene.targets, is_cluster=options.cluster
-        ),
+        cel=CelInput(cel, scene.plurals, others, is_cluster=options.cluster),
         with_messages=needs_messages(options),
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
@@ -174,7 +172,6 @@ def _scene(
         load(options.parameter_resources),
         plurals,
         unread=unread,
-        targets=targets,
     )
 
 

@@ -160,6 +160,7 @@ class Evaluator:
         ]
         self._admission = AdmissionPolicies(admission or AdmissionInput(), user)
         self._cel = CelPolicies(cel or CelInput(), values, user, cluster_data.cel)
+        self._payload_word = (cel or CelInput()).payload_word
         self._stages: CelStages | None = None
         if cel is not None and cel.others:
             self._stages = _stages(cel, values, user, cluster_data.cel)
@@ -180,7 +181,7 @@ class Evaluator:
             return [
                 *self.apply({}),
                 *self._validate_payload(resource),
-                *self._delete(resource, "json"),
+                *self._delete(resource, self._payload_word),
             ]
         name = metadata_text(resource, "name")
         given = resource

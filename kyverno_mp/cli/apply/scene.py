@@ -25,5 +25,3 @@ class Scene:
     """Kinds of objects that could not be loaded."""
     unread: Sequence[str] = ()
     """Folders of objects, or files in them, that could not be read."""
-    targets: Sequence[dict[str, Json]] = ()
-    """The objects of ``--target-resources``."""

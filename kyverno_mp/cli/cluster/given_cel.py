@@ -193,8 +193,7 @@ class GeneratedObjects:
         """Keep the objects, and the items of lists. Raises: ExpressionFailed."""
         for raw in objects:
             items = raw.get("items")
-            is_list = str(raw.get("kind", "")).endswith("List") and type(items) is list
-            for item in items if is_list else [raw]:
+            for item in items if type(items) is list else [raw]:
                 self._objects.append(self._placed(item, namespace))
 
     def take(self) -> list[dict[str, Json]]:

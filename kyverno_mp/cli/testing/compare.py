@@ -113,8 +113,9 @@ def _by_target(
 
 
 def _text_of(key: Sequence[str]) -> str:
-    """Return a key as rows show it; a payload has only a name."""
-    return "/".join(key) if any(key[:3]) else key[3]
+    """Return a key as rows show it; a payload and a generated object have only a name."""
+    text = "/".join(filter(None, key)) if not any(key[:-1]) else "/".join(key)
+    return text if "/" in text else f"/{text}"
 
 
 def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:

@@ -117,6 +117,7 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
             others=others,
             targets=targets,
             is_cluster=bool(test.raw.get("clusterResources")),
+            payload_word="resource",
         ),
     )
     responses: dict[Key, list[Response]] = {}
