@@ -21,7 +21,6 @@ from kyverno_mp.policy.fields.validation import (
 )
 from kyverno_mp.values.jsonvalue import Json
 
-
 Operations = tuple[Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"], ...]
 
 

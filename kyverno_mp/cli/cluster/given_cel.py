@@ -68,7 +68,7 @@ class GivenResources:
             if self._plural_of(str(raw.get("apiVersion", "")), str(raw.get("kind", "")))
         ]
         for listed in (*self._objects.values(), known):
-            found._add(listed)  # noqa: SLF001 - a constructor
+            found._add(listed)
         return found
 
     def _plural_of(self, api_version: str, kind: str) -> str:
@@ -202,18 +202,17 @@ class GeneratedObjects:
         return found
 
     def _placed(self, raw: dict[str, Json], namespace: str) -> dict[str, Json]:
-        """Return the object in the namespace. KYVERNO: also of a cluster-scoped kind."""
+        """Return the object in the namespace, also that of a cluster-scoped kind."""
         metadata = dict(metadata_of(raw))
         if self._is_cluster:
             key = (str(raw.get("apiVersion", "")), str(raw.get("kind", "")))
-            if key in CLUSTER_SCOPED:
-                if namespace:
-                    raise ExpressionFailed(
-                        "generate.scope",
-                        "cross-scope generation denied: a policy scoped to namespace"
-                        f' "{namespace}" cannot generate cluster-scoped resource'
-                        f" {key[0]}/{key[1]}",
-                    )
+            if key in CLUSTER_SCOPED and namespace:
+                raise ExpressionFailed(
+                    "generate.scope",
+                    "cross-scope generation denied: a policy scoped to namespace"
+                    f' "{namespace}" cannot generate cluster-scoped resource'
+                    f" {key[0]}/{key[1]}",
+                )
             for name in _OF_STORED:
                 metadata.pop(name, None)
         metadata.pop("namespace", None)

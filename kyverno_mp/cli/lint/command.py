@@ -48,6 +48,7 @@ from kyverno_mp.policy.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
+from kyverno_mp.policy.cel_policies import decode_cel_policy, is_cel_policy
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
@@ -196,6 +197,31 @@ class _Linter:
             text = f"the server does not evaluate {raw['apiVersion']} {raw['kind']}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
 
+    def _cel_findings(self) -> Iterator[Finding]:
+        """Yield the findings of a policy in CEL that mutates, generates or deletes."""
+        raw = self.document.raw
+        problems = schema_problems(raw)
+        yield from self._errors(problems)
+        if problems:
+            return
+        try:
+            policy = decode_cel_policy(raw)
+        except DocumentInvalid as error:
+            yield from self._errors(error.problems)
+            return
+        yield from self._errors(storage_problems(raw))
+        # Imported late: only runs with such policies load CEL.
+        from kyverno_mp.compiler.cel_policies_review import (
+            faults_of,
+            review_problems_of,
+        )
+
+        yield from self._errors(faults_of(policy))
+        if self.for_server:
+            yield from self._errors(review_problems_of(policy))
+            text = f"the server does not evaluate {raw['apiVersion']} {raw['kind']}"
+            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
+
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
         """Yield errors; a column is one within the text of the field."""
         for one in problems:
@@ -215,6 +241,8 @@ class _Linter:
             yield from self._admission_findings()
         elif is_validating_policy(raw):
             yield from self._validating_findings()
+        elif is_cel_policy(raw):
+            yield from self._cel_findings()
         elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())
             text = f"not evaluated by this version: {raw['apiVersion']} {raw['kind']}"

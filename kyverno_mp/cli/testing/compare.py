@@ -113,7 +113,7 @@ def _by_target(
 
 
 def _text_of(key: Sequence[str]) -> str:
-    """Return a key as rows show it; a payload and a generated object have only a name."""
+    """Return a key as rows show it; payloads and generated objects have only a name."""
     text = "/".join(filter(None, key)) if not any(key[:-1]) else "/".join(key)
     return text if "/" in text else f"/{text}"
 

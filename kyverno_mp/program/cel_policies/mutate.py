@@ -130,7 +130,7 @@ class LinkedMutatingPolicy:
             yield self._evaluated(body, facts, shared)
 
     def targets(self, facts: Facts) -> list[Json] | None:
-        """Return the objects that the expression for targets finds; None: there is none.
+        """Return what the expression for targets finds; None: there is none.
 
         Raises: ExpressionFailed.
         """

@@ -182,7 +182,8 @@ class LinkedValidatingPolicy:
 def is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:
     """Return whether it has expired.
 
-    KYVERNO: 1.19 adds the expiry, which its command line does not look at."""
+    KYVERNO: 1.19 adds the expiry, which its command line does not look at.
+    """
     if exception.expires_at_ns is None:
         return False
     since = (runtime.now() - _EPOCH) // timedelta(microseconds=1)
@@ -241,7 +242,7 @@ def _verdict(
 
 
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
-    """Return whether the constraints match; the error of a selector that does not parse.
+    """Return whether they match, and the error of a selector that does not parse.
 
     KYVERNO: such a selector is an error only where the rest matches.
     """

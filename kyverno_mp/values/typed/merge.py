@@ -142,7 +142,7 @@ class Merger:
             type(right) is list
             and atom.list is not None
             and not atom.list.is_atomic
-            and (type(left) is list and left or right)
+            and ((type(left) is list and left) or right)
         ):
             before = left if type(left) is list else []
             return self._merged_list(atom.list, before, right)

@@ -1,27 +1,25 @@
 """Know the types of the fields of built-in kinds, for merges of apply configurations.
 
 Room: values. Takes: apiVersion and kind. Gives: TypeRef, Kinds. Next: merge.py.
-May touch: the file of the schemas beside this module.
+May touch: nothing.
 Source: structured-merge-diff schema/elements.go; Kubernetes OpenAPI v3, release 1.32,
 as kubectl-validate embeds it (docs/behaviour/cel 10.1).
 
-``builtin.txt``: a line per kind (group/version, kind, type), an empty line, a line per
-struct (name, then ``field:type``; ``~`` before the name: atomic). A type is s, n, b (text,
-number, boolean), u (any scalar), ? (deduced from the value), ! (atomic, of any type),
-=Name (a struct; ~Name atomic, +Name granular here), []T (an atomic list), [*]T (a set),
-[key,key=default]T (a list by keys; defaults in JSON), {}T or {~}T (a map, an atomic one).
+The tables have a line per kind (group/version, kind, type) and one per struct (name,
+then ``field:type``; ``~`` before the name: atomic); a line that begins with a space
+continues the one before. A type is s, n, b (text, number, boolean), u (any scalar),
+? (deduced from the value), ! (atomic, of any type), =Name (a struct; ~Name atomic,
++Name granular here), []T (an atomic list), [*]T (a set), [key,key=default]T (a list by
+keys; defaults in JSON), {}T or {~}T (a map, an atomic one).
 """
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from kyverno_mp.values.jsonvalue import Json
-
-FILE: Final = Path(__file__).with_name("builtin.txt")
 
 
 class Key(NamedTuple):
@@ -58,7 +56,9 @@ class Atom(NamedTuple):
 _SCALARS: Final = {"s": "string", "n": "numeric", "b": "boolean", "u": "untyped"}
 _NOTHING: Final[Mapping[str, str]] = {}
 _ANY: Final = Atom("untyped", ListType("!"), MapType(_NOTHING, "?"))
-_ANY_ATOMIC: Final = Atom("untyped", ListType("!"), MapType(_NOTHING, "!", True))  # noqa: FBT003 - a field of a record
+_ANY_ATOMIC: Final = Atom(
+    "untyped", ListType("!"), MapType(_NOTHING, "!", is_atomic=True)
+)
 
 
 class Schemas:
@@ -119,14 +119,23 @@ def _key(text: str) -> Key:
 @cache
 def built_in() -> Schemas:
     """Return the types of the built-in kinds, read at the first use: about 5 ms."""
+    # PERF: only policies with apply configurations need the tables.
+    from kyverno_mp.values.typed import (
+        built_in_1,
+        built_in_2,
+        built_in_3,
+        built_in_4,
+    )
+
     kinds: dict[tuple[str, str], str] = {}
     structs: dict[str, MapType] = {}
-    head, _, rest = FILE.read_text(encoding="utf-8").partition("\n\n")
-    for line in head.splitlines():
-        version, kind, notation = line.split(" ")
-        kinds[version.removeprefix("/"), kind] = notation
-    for line in rest.splitlines():
+    parts = (built_in_1, built_in_2, built_in_3, built_in_4)
+    table = "".join(part.TABLE for part in parts)
+    for line in table.replace("\n ", " ").splitlines():
         name, *fields = line.split(" ")
+        if "/" in name:
+            kinds[name.removeprefix("/"), fields[0]] = fields[1]
+            continue
         bare = name.removeprefix("~")
         typed = (field.partition(":") for field in fields)
         structs[bare] = MapType(

@@ -8,13 +8,27 @@ values/typed/schema.py.
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from kyverno_mp.values.typed.schema import FILE
+import kyverno_mp.values.typed.schema
 
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _RAW = "io.k8s.apimachinery.pkg.runtime.RawExtension"
+_FOLDER = Path(kyverno_mp.values.typed.schema.__file__).parent
+_WIDTH = 88
+_MODULES = 4
+_HEAD = '''"""List the types of the built-in kinds, part {number} of four.
+
+Room: values. Takes: nothing. Gives: TABLE. Next: schema.py, which has the notation.
+May touch: nothing. Source: Kubernetes OpenAPI v3, release 1.32; written by
+tests/unit/values/typed_schemas.py.
+"""
+
+from typing import Final
+
+TABLE: Final = '''
 _SCALARS = {"integer": "n", "number": "n", "boolean": "b"}
 
 
@@ -110,8 +124,23 @@ def main(folder: Path) -> None:
             continue
         group, version, kind = (known[0][key] for key in ("group", "version", "kind"))
         kinds.append(f"{group}/{version} {kind} {writer.reference(name)}")
-    lines = [*sorted(kinds), "", *sorted(writer.used.values())]
-    FILE.write_text("\n".join(lines) + "\n")
+    lines = [*sorted(kinds), *sorted(writer.used.values())]
+    folded = [
+        wrapped
+        for line in lines
+        for wrapped in textwrap.wrap(
+            line,
+            _WIDTH,
+            subsequent_indent=" ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    ]
+    size = -(-len(folded) // _MODULES)
+    for number in range(_MODULES):
+        part = "\n".join(folded[number * size : (number + 1) * size])
+        path = _FOLDER / f"built_in_{number + 1}.py"
+        path.write_text(_HEAD.format(number=number + 1) + f'"""\\\n{part}\n"""\n')
 
 
 if __name__ == "__main__":
