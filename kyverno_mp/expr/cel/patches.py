@@ -41,6 +41,7 @@ _OPERATION_FIELDS: Final = {
     "from": STRING,
     "value": DYN,
 }
+_EXACT_MAX: Final = 2**53 - 1
 _ITEM_STEPS: Final = 2
 _ITEM_BYTES: Final = 80
 _SCALARS: Final = (type(None), bool, int, float, str)
@@ -162,8 +163,21 @@ def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
         value = fields["value"]
         if value.__class__ is Built:
             _check_names(value, value.type_name, spend)
-        found["value"] = _native(value, CEL_VALUE_DEPTH_MAX, spend)
+        native = _native(value, CEL_VALUE_DEPTH_MAX, spend)
+        found["value"] = _of_protobuf(native)
     return found
+
+
+def _of_protobuf(value: Json) -> Json:
+    """Return the value with large integers as texts, as a protobuf Value has them."""
+    kind = type(value)
+    if kind is int and abs(value) > _EXACT_MAX:
+        return str(value)
+    if kind is dict:
+        return {key: _of_protobuf(item) for key, item in value.items()}
+    if kind is list:
+        return [_of_protobuf(item) for item in value]
+    return value
 
 
 def _check_names(value: Value, path: str, spend: Spender) -> None:
