@@ -1,1 +1,0 @@
-"""Merge apply configurations with objects, by the types of their kinds."""
