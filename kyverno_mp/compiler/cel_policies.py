@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: decoded documents. Gives: GeneratingPolicyIR, DeletingPolicyIR.
 An expression that does not compile refuses the whole policy, as upstream does at
-admission. Next: program/generating_policy.py, program/deleting_policy.py.
+admission. Next: program/cel_policies.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 10.2, 10.3; Kyverno
 pkg/cel/policies/{gpol,dpol}/compiler/compiler.go.

@@ -1,4 +1,4 @@
-"""Check a Mutating-, Generating- or DeletingPolicy as upstream's webhooks do.
+"""Check a policy in CEL of any kind as upstream's webhooks do.
 
 Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
 Next: cli/lint. May touch: nothing outside its arguments.
@@ -11,7 +11,11 @@ from collections.abc import Iterator
 from kyverno_mp.compiler.cel_policies import build_deleting, build_generating
 from kyverno_mp.compiler.expression_faults import located_fault
 from kyverno_mp.compiler.mutating_policy import build_mutating
-from kyverno_mp.compiler.validating_review import common_problems
+from kyverno_mp.compiler.validating_review import (
+    common_problems,
+    expression_faults_of,
+    review_problems,
+)
 from kyverno_mp.policy.cel_policies import (
     AnyCelPolicy,
     DeletingPolicy,
@@ -20,11 +24,19 @@ from kyverno_mp.policy.cel_policies import (
 )
 from kyverno_mp.policy.checks.cleanup import is_schedule
 from kyverno_mp.policy.problems import Problem
+from kyverno_mp.policy.validating_policy import (
+    AnyValidatingPolicy,
+    NamespacedValidatingPolicy,
+    ValidatingPolicy,
+)
 from kyverno_mp.values.duration import quote_text
 
 
-def faults_of(document: AnyCelPolicy) -> Iterator[Problem]:
+def faults(document: AnyValidatingPolicy | AnyCelPolicy) -> Iterator[Problem]:
     """Yield the expressions that do not compile, each with its column."""
+    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
+        yield from expression_faults_of(document)
+        return
     if isinstance(document, MutatingPolicy):
         builder = build_mutating(document)
     elif isinstance(document, GeneratingPolicy):
@@ -35,8 +47,11 @@ def faults_of(document: AnyCelPolicy) -> Iterator[Problem]:
         yield located_fault(problem)
 
 
-def review_problems_of(document: AnyCelPolicy) -> Iterator[Problem]:
+def review(document: AnyValidatingPolicy | AnyCelPolicy) -> Iterator[Problem]:
     """Yield the other reasons to refuse the policy."""
+    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
+        yield from review_problems(document)
+        return
     spec = document.spec
     namespace = document.metadata.namespace
     yield from common_problems(spec.match_constraints, namespace, _texts(document))

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: decoded documents. Gives: MutatingPolicyIR. An expression that
 does not compile refuses the whole policy, as upstream does at admission.
-Next: program/mutating_policy. May touch: nothing outside its arguments.
+Next: program/cel_policies. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4, 5, 7, 10.1; Kyverno
 pkg/cel/policies/mpol/compiler/compiler.go, pkg/background/mpol/env.go.
 """

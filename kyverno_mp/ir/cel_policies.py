@@ -1,9 +1,8 @@
 """Define the records of compiled Mutating-, Generating- and DeletingPolicies.
 
-Room: ir. Takes: written by compiler/{mutating,generating,deleting}_policy.py. Gives:
-MutatingPolicyIR, GeneratingPolicyIR, DeletingPolicyIR, read by program/mutating_policy,
-program/generating_policy.py and program/deleting_policy.py. Plain data; no behaviour
-here. Source: docs/behaviour/cel 2, 10.
+Room: ir. Takes: written by compiler/mutating_policy.py and compiler/cel_policies.py.
+Gives: MutatingPolicyIR, GeneratingPolicyIR, DeletingPolicyIR, read by program/cel_policies.
+Plain data; no behaviour here. Source: docs/behaviour/cel 2, 10.
 """
 
 import msgspec

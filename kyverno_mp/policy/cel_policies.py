@@ -2,7 +2,7 @@
 
 Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
 every structural problem at once. Next: compiler/mutating_policy.py,
-compiler/generating_policy.py, compiler/deleting_policy.py.
+compiler/cel_policies.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2.
 """
@@ -123,17 +123,15 @@ class DeletingPolicy(_CelPolicy, frozen=True, kw_only=True):
 
 
 AnyCelPolicy = MutatingPolicy | GeneratingPolicy | DeletingPolicy
-MUTATING_POLICY_KINDS: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
-GENERATING_POLICY_KINDS: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
-DELETING_POLICY_KINDS: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
-
 _GROUP: Final = "policies.kyverno.io/"
 _BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
 _ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
 _KINDS: Final[Mapping[str, type[AnyCelPolicy]]] = {
-    **dict.fromkeys(MUTATING_POLICY_KINDS, MutatingPolicy),
-    **dict.fromkeys(GENERATING_POLICY_KINDS, GeneratingPolicy),
-    **dict.fromkeys(DELETING_POLICY_KINDS, DeletingPolicy),
+    **dict.fromkeys(("MutatingPolicy", "NamespacedMutatingPolicy"), MutatingPolicy),
+    **dict.fromkeys(
+        ("GeneratingPolicy", "NamespacedGeneratingPolicy"), GeneratingPolicy
+    ),
+    **dict.fromkeys(("DeletingPolicy", "NamespacedDeletingPolicy"), DeletingPolicy),
 }
 
 

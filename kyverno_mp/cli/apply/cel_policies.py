@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
 VALIDATING_POLICIES: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
+MUTATING_POLICIES: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
+GENERATING_POLICIES: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
+DELETING_POLICIES: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 

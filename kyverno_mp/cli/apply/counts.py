@@ -7,13 +7,13 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
 from dataclasses import dataclass
 
 from kyverno_mp.cli.apply.admission_policies import VALIDATING
-from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
-from kyverno_mp.cli.apply.evaluate import Response
-from kyverno_mp.policy.cel_policies import (
-    DELETING_POLICY_KINDS,
-    GENERATING_POLICY_KINDS,
-    MUTATING_POLICY_KINDS,
+from kyverno_mp.cli.apply.cel_policies import (
+    DELETING_POLICIES,
+    GENERATING_POLICIES,
+    MUTATING_POLICIES,
+    VALIDATING_POLICIES,
 )
+from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.program import result
 
 
@@ -30,7 +30,7 @@ class Counts:
     def add(self, response: Response, *, audit_warn: bool) -> None:
         """Count the results of one response."""
         kind = response.policy.kind
-        if kind in MUTATING_POLICY_KINDS or kind in GENERATING_POLICY_KINDS:
+        if kind in MUTATING_POLICIES or kind in GENERATING_POLICIES:
             self._add_cel(response)
             return
         self.passed += len(response.passed)
@@ -40,7 +40,7 @@ class Counts:
         # (docs/behaviour/cli 9).
         counts_skips = response.policy.kind in (
             *VALIDATING_POLICIES,
-            *DELETING_POLICY_KINDS,
+            *DELETING_POLICIES,
         )
         is_plain = counts_skips or response.policy.kind == VALIDATING
         for rule in response.results:
@@ -70,7 +70,7 @@ class Counts:
         KYVERNO: mutations count twice, those of existing objects not at all; of a
         GeneratingPolicy only passes and failures count (docs/behaviour/cli 9).
         """
-        mutates = response.policy.kind in MUTATING_POLICY_KINDS
+        mutates = response.policy.kind in MUTATING_POLICIES
         if mutates and response.patched is None:
             return
         for rule in response.results:

@@ -4,6 +4,8 @@ Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses p
 object, mutating policies first, then in policy order. Next: command, testing/command.
 May touch: nothing outside its arguments (the ports of cluster data are passed in).
 Source: docs/behaviour/cli 7, 7b, 8.
+
+Over 400 lines: the stages of one object, in their order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

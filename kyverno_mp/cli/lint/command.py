@@ -170,55 +170,28 @@ class _Linter:
             text = f"the API server evaluates every {kind}; the server does not"
             yield self.finding("lint.api_server", sarif.NOTE, text, "kind")
 
-    def _validating_findings(self) -> Iterator[Finding]:
+    def _cel_findings(self) -> Iterator[Finding]:
         """Yield the findings of a policy in CEL or of an exception from one."""
         raw = self.document.raw
         problems = schema_problems(raw)
         yield from self._errors(problems)
         if problems:
             return
+        decoded = decode_cel_policy if is_cel_policy(raw) else decode_validating_policy
         try:
-            policy = decode_validating_policy(raw)
+            policy = decoded(raw)
         except DocumentInvalid as error:
             yield from self._errors(error.problems)
             return
         yield from self._errors(storage_problems(raw))
         if not isinstance(policy, CelPolicyException):
             # Imported late: only runs with such policies load CEL.
-            from kyverno_mp.compiler.validating_review import (
-                expression_faults_of,
-                review_problems,
-            )
+            from kyverno_mp.compiler.cel_policies_review import faults, review
 
-            yield from self._errors(expression_faults_of(policy))
+            yield from self._errors(faults(policy))
             if self.for_server:
-                yield from self._errors(review_problems(policy))
+                yield from self._errors(review(policy))
         if self.for_server:
-            text = f"the server does not evaluate {raw['apiVersion']} {raw['kind']}"
-            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
-
-    def _cel_findings(self) -> Iterator[Finding]:
-        """Yield the findings of a policy in CEL that mutates, generates or deletes."""
-        raw = self.document.raw
-        problems = schema_problems(raw)
-        yield from self._errors(problems)
-        if problems:
-            return
-        try:
-            policy = decode_cel_policy(raw)
-        except DocumentInvalid as error:
-            yield from self._errors(error.problems)
-            return
-        yield from self._errors(storage_problems(raw))
-        # Imported late: only runs with such policies load CEL.
-        from kyverno_mp.compiler.cel_policies_review import (
-            faults_of,
-            review_problems_of,
-        )
-
-        yield from self._errors(faults_of(policy))
-        if self.for_server:
-            yield from self._errors(review_problems_of(policy))
             text = f"the server does not evaluate {raw['apiVersion']} {raw['kind']}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
 
@@ -239,9 +212,7 @@ class _Linter:
             yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")
         elif is_admission_policy(raw):
             yield from self._admission_findings()
-        elif is_validating_policy(raw):
-            yield from self._validating_findings()
-        elif is_cel_policy(raw):
+        elif is_validating_policy(raw) or is_cel_policy(raw):
             yield from self._cel_findings()
         elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())

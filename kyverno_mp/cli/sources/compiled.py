@@ -20,7 +20,6 @@ from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import AnyPolicy
 from kyverno_mp.policy.exception import PolicyException
@@ -140,6 +139,7 @@ def compile_others(
         compile_generating_policy,
     )
     from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
+    from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
 
     policies: list[AnyCelPolicyIR] = []
     for document in found.cel:

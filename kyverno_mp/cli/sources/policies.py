@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.cli.errors import read_error
 from kyverno_mp.cli.output.progress import Advance, progress
@@ -26,11 +26,6 @@ from kyverno_mp.policy.admission_policy import (
     ValidatingAdmissionPolicy,
     decode_admission_policy,
     is_admission_policy,
-)
-from kyverno_mp.policy.cel_policies import (
-    AnyCelPolicy,
-    decode_cel_policy,
-    is_cel_policy,
 )
 from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
@@ -50,6 +45,9 @@ from kyverno_mp.policy.validating_policy import (
 )
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.policy.cel_policies import AnyCelPolicy
 
 _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
@@ -74,7 +72,7 @@ class PolicySet:
     admission: list[AdmissionPolicy] = field(default_factory=list)
     bindings: list[AdmissionBinding] = field(default_factory=list)
     validating: list[AnyValidatingPolicy] = field(default_factory=list)
-    cel: list[AnyCelPolicy] = field(default_factory=list)
+    cel: "list[AnyCelPolicy]" = field(default_factory=list)
     """Policies in CEL that mutate, generate or delete."""
     cel_exceptions: list[CelPolicyException] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
@@ -286,6 +284,9 @@ def _add_document(
         if is_validating_policy(raw):
             _add_validating(found, raw, file, is_item=is_item)
             return
+        # PERF: only runs with such a policy need the documents.
+        from kyverno_mp.policy.cel_policies import decode_cel_policy, is_cel_policy
+
         if is_cel_policy(raw):
             policy = decode_cel_policy(raw, file=file)
             if not is_item:

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
-from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
+from kyverno_mp.cli.apply.cel_policies import (
+    DELETING_POLICIES,
+    GENERATING_POLICIES,
+    MUTATING_POLICIES,
+    VALIDATING_POLICIES,
+)
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.apply.mutated import difference
 from kyverno_mp.cli.apply.report import report_word
 from kyverno_mp.cli.output.table import NOT_EVALUATED, Row
 from kyverno_mp.cli.testing.files import Expected, TestFile
-from kyverno_mp.policy.cel_policies import (
-    DELETING_POLICY_KINDS,
-    GENERATING_POLICY_KINDS,
-    MUTATING_POLICY_KINDS,
-)
 from kyverno_mp.program import result
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
@@ -30,9 +30,9 @@ from kyverno_mp.values.jsonvalue import Json
 _RULELESS = (
     *ADMISSION_KINDS,
     *VALIDATING_POLICIES,
-    *MUTATING_POLICY_KINDS,
-    *GENERATING_POLICY_KINDS,
-    *DELETING_POLICY_KINDS,
+    *MUTATING_POLICIES,
+    *GENERATING_POLICIES,
+    *DELETING_POLICIES,
 )
 Key = tuple[str, str, str, str]
 """apiVersion, kind, namespace, name."""

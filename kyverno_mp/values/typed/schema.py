@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.typed import built_in_1, built_in_2, built_in_3, built_in_4
 
 
 class Key(NamedTuple):
@@ -119,14 +120,6 @@ def _key(text: str) -> Key:
 @cache
 def built_in() -> Schemas:
     """Return the types of the built-in kinds, read at the first use: about 5 ms."""
-    # PERF: only policies with apply configurations need the tables.
-    from kyverno_mp.values.typed import (
-        built_in_1,
-        built_in_2,
-        built_in_3,
-        built_in_4,
-    )
-
     kinds: dict[tuple[str, str], str] = {}
     structs: dict[str, MapType] = {}
     parts = (built_in_1, built_in_2, built_in_3, built_in_4)

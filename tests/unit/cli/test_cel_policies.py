@@ -17,6 +17,7 @@ apiVersion: policies.kyverno.io/v1
 kind: MutatingPolicy
 metadata: {name: label}
 spec:
+  autogen: {podControllers: {controllers: []}}
   matchConstraints:
     resourceRules:
     - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}

@@ -348,8 +348,8 @@ def test_an_expression_for_targets() -> None:
             "MutatingPolicy",
             json_patches("[1]"),
             (
-                'spec.mutations[0].jsonPatch.expression: Invalid value: "[1]": output"
-                " is' expected to be of type list"
+                'spec.mutations[0].jsonPatch.expression: Invalid value: "[1]": output'
+                " is expected to be of type list"
             ),
         ),
         (
@@ -364,8 +364,8 @@ def test_an_expression_for_targets() -> None:
             "GeneratingPolicy",
             {"generate": [{"expression": "'a'"}]},
             (
-                "spec.generate[0].expression: Invalid value: \"'a'\": output is expected"
-                " to be of type bool"
+                "spec.generate[0].expression: Invalid value: \"'a'\": output is"
+                " expected to be of type bool"
             ),
         ),
         (
@@ -375,8 +375,8 @@ def test_an_expression_for_targets() -> None:
                 "conditions": [{"name": "c", "expression": "1"}],
             },
             (
-                'spec.conditions[0].expression: Invalid value: "1": output is expected"
-                " to' be of type bool"
+                'spec.conditions[0].expression: Invalid value: "1": output is expected'
+                " to be of type bool"
             ),
         ),
     ],
