@@ -1,8 +1,8 @@
 """Define the records of compiled Mutating-, Generating- and DeletingPolicies.
 
 Room: ir. Takes: written by compiler/mutating_policy.py and compiler/cel_policies.py.
-Gives: MutatingPolicyIR, GeneratingPolicyIR, DeletingPolicyIR, read by program/cel_policies.
-Plain data; no behaviour here. Source: docs/behaviour/cel 2, 10.
+Gives: MutatingPolicyIR, GeneratingPolicyIR, DeletingPolicyIR, read by
+program/cel_policies. Plain data; no behaviour here. Source: docs/behaviour/cel 2, 10.
 """
 
 import msgspec

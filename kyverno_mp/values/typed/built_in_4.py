@@ -1,8 +1,8 @@
 """List the types of the built-in kinds, part 4 of four.
 
 Room: values. Takes: nothing. Gives: TABLE. Next: schema.py, which has the notation.
-May touch: nothing. Source: Kubernetes OpenAPI v3, release 1.32; written by
-tests/unit/values/typed_schemas.py.
+May touch: nothing. Source: Kubernetes OpenAPI v3, release 1.32
+(python -m tests.unit.values.typed_schemas writes this module).
 """
 
 from typing import Final
