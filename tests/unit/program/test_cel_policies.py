@@ -194,6 +194,22 @@ def test_a_failed_test_operation_is_a_silent_pass() -> None:
     assert answer.patched == POD
 
 
+def test_a_replacement_sets_a_field_that_is_absent() -> None:
+    """As the API server's version of the library does; the real program, too."""
+    spec = json_patches("[JSONPatch{op: 'replace', path: '/spec/replicas', value: 7}]")
+    patched = first(spec).patched
+    assert patched is not None
+    assert patched["spec"]["replicas"] == 7
+
+
+def test_an_unknown_operation_fails_when_it_is_its_turn() -> None:
+    bad = "JSONPatch{op: 'bad', path: '/a', value: 1}"
+    wanted = "failed to evaluate policy: JSON Patch: Unexpected kind: bad"
+    assert verdict(first(json_patches(f"[{bad}]")))[2] == wanted
+    test = "JSONPatch{op: 'test', path: '/kind', value: 'x'}"
+    assert verdict(first(json_patches(f"[{test}, {bad}]")))[1] == "pass"
+
+
 def test_integers_beyond_a_double_become_texts() -> None:
     spec = json_patches(
         "[JSONPatch{op: 'add', path: '/spec/n', value: 9007199254740993},"
