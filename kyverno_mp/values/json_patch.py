@@ -345,7 +345,10 @@ def _remove_present(document: Json, operation: Operation, spend: Spender) -> Jso
         raise failed(
             f'remove operation does not apply: doc is missing path: "{path}": {MISSING}'
         )
-    problem = entry_at(container, decoded(tokens[-1]))[1]
+    key = decoded(tokens[-1])
+    problem = entry_at(container, key)[1]
+    if problem and type(container) is dict:
+        problem = f"Unable to remove nonexistent key: {key}: {MISSING}"
     if problem:
         raise failed(f"error in remove for path: '{path}': {problem}")
     return _remove(document, operation, spend)

@@ -202,6 +202,15 @@ def test_a_replacement_sets_a_field_that_is_absent() -> None:
     assert patched["spec"]["replicas"] == 7
 
 
+def test_a_field_that_is_absent_cannot_be_removed() -> None:
+    """The real program's text."""
+    spec = json_patches("[JSONPatch{op: 'remove', path: '/spec/volumes'}]")
+    assert verdict(first(spec))[2] == (
+        "failed to evaluate policy: JSON Patch: error in remove for path:"
+        " '/spec/volumes': Unable to remove nonexistent key: volumes: missing value"
+    )
+
+
 def test_an_unknown_operation_fails_when_it_is_its_turn() -> None:
     bad = "JSONPatch{op: 'bad', path: '/a', value: 1}"
     wanted = "failed to evaluate policy: JSON Patch: Unexpected kind: bad"
