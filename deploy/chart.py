@@ -204,8 +204,19 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
     )
     args = container["args"]
     container["args"] = [*args, f"{_MARK}args .Values.{within}.extraArgs{_MARK}"]
-    container["env"].append(f"{_MARK}items .Values.{within}.extraEnvVars{_MARK}")
     pod = document["spec"]["template"]
+    for what, part in (
+        ("env", container["env"]),
+        ("ports", container["ports"]),
+        ("mounts", container["volumeMounts"]),
+        ("volumes", pod["spec"]["volumes"]),
+    ):
+        part += [
+            _included(f"kyverno.{feature}.{what}", name)
+            for feature in _FEATURES.get(name, ())
+            if (feature, what) != ("recording", "ports")
+        ]
+    container["env"].append(f"{_MARK}items .Values.{within}.extraEnvVars{_MARK}")
     container["volumeMounts"].append(
         f"{_MARK}items .Values.{name}.extraVolumeMounts{_MARK}"
     )
@@ -216,6 +227,17 @@ def _deployment(document: Document, name: str, chart: _Chart) -> str:
     pod["metadata"]["labels"]["@"] = f"{_MARK}entries .Values.{name}.podLabels{_MARK}"
     document["metadata"]["labels"]["@"] = f"{_MARK}entries .Values.{name}.labels{_MARK}"
     return _written(document)
+
+
+_FEATURES: Final = {
+    "admissionController": ("dashboard", "recording"),
+    "reportsController": ("dashboard",),
+}
+"""What templates/_features.tpl adds to the pods of a component, if values say so."""
+
+
+def _included(helper: str, name: str) -> str:
+    return f'{_MARK}included include "{helper}" (list . "{name}"){_MARK}'
 
 
 def _service(document: Document, name: str, chart: _Chart) -> str:
@@ -413,9 +435,10 @@ def _line(line: str) -> Iterator[str]:
             assert not item
             yield f"{{{{- with {what} }}}}\n"
             yield f"{lead} {{{{- toYaml . | nindent {inner + 2} }}}}\n{{{{- end }}}}\n"
-        case "items":
+        case "items" | "included" as how:
+            shown = "toYaml ." if how == "items" else "."
             yield f"{{{{- with {what} }}}}\n"
-            yield f"{{{{- toYaml . | nindent {len(space)} }}}}\n{{{{- end }}}}\n"
+            yield f"{{{{- {shown} | nindent {len(space)} }}}}\n{{{{- end }}}}\n"
         case "entries":
             yield f"{{{{- with {what} }}}}\n"
             yield f"{{{{- toYaml . | nindent {inner} }}}}\n{{{{- end }}}}\n"
@@ -457,7 +480,7 @@ _FREE: Final = frozenset(
         *("updateStrategy", "nodeSelector", "podAntiAffinity", "podSecurityContext"),
         *("securityContext", "resources", "startupProbe", "livenessProbe"),
         *("readinessProbe", "metricsExposure", "webhooks", "annotations", "labels"),
-        *("webhookAnnotations", "webhookLabels"),
+        *("webhookAnnotations", "webhookLabels", "volume"),
     }
 )
 """Values whose keys are Kubernetes' or the user's."""

@@ -682,6 +682,17 @@ REPLAY_EQUAL_REQUESTS_MAX = 64
 """Equal requests within half a minute, e.g. retries, whose reviews on several paths are
 distinguished; with more of them, one request may count as two."""
 
+REPORTS_EVENTS_BURST = 25
+"""Objects about which scans write Events of one rule at once: a new policy may fail for
+every object of a large cluster, whose reports say the same."""
+
+REPORTS_EVENTS_PER_S = 0.2
+"""How fast that budget of a rule is filled again: twelve objects a minute."""
+
+REPORTS_EVENTS_RULES_MAX = 4_096
+"""Rules whose budget is remembered; 200 bytes each. One that is forgotten begins with a
+full budget."""
+
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred
 milliseconds apart; a pool makes a few hundred a second."""

@@ -8,6 +8,7 @@ Source: docs/architecture.md 2; docs/behaviour/controllers 5.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kyverno_mp.background.results import RuleResults
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.program.ports import ClusterData
@@ -31,4 +32,6 @@ class BackgroundDependencies:
     """Asked before each write."""
     health: Callable[[Sequence[str]], None]
     """Called every few seconds with the problems in force; none = healthy."""
+    results: RuleResults | None = None
+    """Records results for reports; None: nobody writes reports."""
     clock: Clock = field(default_factory=Clock)

@@ -38,6 +38,7 @@ from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.register import Register
+from kyverno_mp.background.results import Objects, Wanted
 from kyverno_mp.background.triggers import (
     Triggers,
     assumed_operation,
@@ -150,7 +151,7 @@ class Generator:
 
     def evaluate(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, trigger: Json
-    ) -> list[Generated] | None:
+    ) -> Wanted | None:
         """Return what the rule generates, None when it does not apply.
 
         Raises: PolicyChanged when only an older version of the policy does not apply;
@@ -171,7 +172,7 @@ class Generator:
 
     def _evaluate(
         self, policy: ReadyPolicy, rule: GenerateRule, request: Request
-    ) -> tuple[list[Generated] | None, tuple[str, ...]]:
+    ) -> tuple[Wanted | None, tuple[str, ...]]:
         """Return what the rule generates, or None and the exceptions that say so."""
         clock = self.dependencies.clock
         engine = Engine(
@@ -180,6 +181,9 @@ class Generator:
         deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
         context = engine.open(request, deadline_ns)
         found = evaluate_generations(policy.ir, [rule.linked], context).results
+        told = self.dependencies.results
+        if found and found[0].status != result.PASS and told is not None:
+            told.generated(policy.ir, found[0], request)
         if not found or found[0].status in (result.SKIP, result.FAIL):
             return None, tuple(found[0].exceptions) if found else ()
         if found[0].status == result.ERROR:
@@ -187,28 +191,33 @@ class Generator:
         context = engine.open(request, deadline_ns)
         context.runtime.begin_policy(policy.ir, is_tenant=bool(policy.ir.namespace))
         scope = context.rule_scope(rule.name, policy_namespace=policy.ir.namespace)
-        return rule.linked.generate(request, scope), ()
+        return Wanted(rule.linked.generate(request, scope), found[0], request), ()
 
     def _write_all(
-        self, policy: ReadyPolicy, rule: GenerateRule, wanted: list[Generated]
+        self, policy: ReadyPolicy, rule: GenerateRule, applied: Wanted | None
     ) -> Outcome:
         """Write all objects that are wanted.
 
         Raises: KubeRefused after the last one when one was refused; others at once.
         """
+        wanted = [] if applied is None else applied.objects
+        created: Objects = []
         # What is not recorded would stay when its policy goes unseen.
         is_new = bool(wanted) and self._record(policy, rule)
         pauses, refusals = [], Refusals()
         try:
             for one in wanted:
                 with refusals.kept():
-                    pauses.append(self._write(policy, rule, one))
+                    pauses.append(self._write(policy, rule, one, created))
         finally:
             # The policy, and its record with it, may have gone during the writes.
             is_new = (bool(wanted) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
         refusals.tell()
+        results = self.dependencies.results
+        if applied is not None and results is not None:
+            results.generated(policy.ir, applied.result, applied.request, created)
         later = [pause_s for pause_s in pauses if pause_s]
         return contested(min(later)) if later else APPLIED
 
@@ -218,8 +227,10 @@ class Generator:
             policy.stored.name, rule.name, rule.downstream_kinds()
         )
 
-    def _write(self, policy: ReadyPolicy, rule: GenerateRule, one: Generated) -> float:
-        """Write an object; return for how long it has to be left as it is."""
+    def _write(
+        self, policy: ReadyPolicy, rule: GenerateRule, one: Generated, new: Objects
+    ) -> float:
+        """Write an object; return how long to leave it. ``new`` gets a new one."""
         if one.source is not None and rule.synchronizes:
             self._label(one.source)
         done = self.downstream.write(
@@ -235,7 +246,9 @@ class Generator:
         if done.action == CONTESTED:
             recorder.put_off()
             return done.pause_s
-        recorder.generated(rule.name, one, is_new=done.action == CREATED)
+        is_new = done.action == CREATED
+        new += [one] * is_new
+        recorder.generated(rule.name, one, is_new=is_new)
         if done.is_contest:
             recorder.contested(rule.name, one, done.rival)
         return 0.0
@@ -270,7 +283,7 @@ class Generator:
             if error.code != _NO_SOURCE:
                 raise
             wanted = None
-        kept = {self.downstream.place_of(one) for one in wanted or ()}
+        kept = self._places(wanted)
         owned, deleted = self._delete_owned(
             task, rule, lambda one: place_of(one) not in kept
         )
@@ -285,10 +298,10 @@ class Generator:
 
         That the rule fails without its source is expected.
         """
-        wanted: list[Generated] = []
+        wanted: Wanted | None = None
         if live is not None and not is_ending(live):
             with contextlib.suppress(ExpressionFailed):
-                wanted = self.evaluate(task, policy, rule, live) or []
+                wanted = self.evaluate(task, policy, rule, live)
         return self._replace(
             task,
             policy,
@@ -303,9 +316,9 @@ class Generator:
         """Write what is wanted, and delete what is not."""
         if live is None and not self.triggers.serves(task.trigger):
             return DONE
-        wanted: list[Generated] = []
+        wanted: Wanted | None = None
         if live is not None and not is_ending(live):
-            wanted = self.evaluate(task, policy, rule, live) or []
+            wanted = self.evaluate(task, policy, rule, live)
         return self._replace(task, policy, rule, wanted, lambda _one: True)
 
     def _replace(
@@ -313,7 +326,7 @@ class Generator:
         task: Task,
         policy: ReadyPolicy,
         rule: GenerateRule,
-        wanted: list[Generated],
+        wanted: Wanted | None,
         is_stale: Callable[[Found], bool],
     ) -> Outcome:
         """Write what is wanted, and delete what is stale of the rest.
@@ -323,13 +336,17 @@ class Generator:
         written, refusals = APPLIED, Refusals()
         with refusals.kept():
             written = self._write_all(policy, rule, wanted)
-        kept = {self.downstream.place_of(one) for one in wanted}
+        kept = self._places(wanted)
         with refusals.kept():
             self._delete_owned(
                 task, rule, lambda one: is_stale(one) and place_of(one) not in kept
             )
         refusals.tell()
         return written
+
+    def _places(self, wanted: Wanted | None) -> set[tuple[str, str, str]]:
+        objects = () if wanted is None else wanted.objects
+        return {self.downstream.place_of(one) for one in objects}
 
     def _delete_owned(
         self, task: Task, rule: GenerateRule, is_stale: Callable[[Found], bool]

@@ -137,6 +137,9 @@ class Mutator:
             if labels is not None:
                 request.namespace_labels = labels
                 found = self._evaluate(policy, rule, request, reading)
+        results = self.dependencies.results
+        if results is not None:
+            results.mutated(policy.ir, found, request, rule.target_kinds)
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )

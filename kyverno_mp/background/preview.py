@@ -139,7 +139,8 @@ class Previewer:
         wanted: list[Generated] = []
         if live is not None and not is_ending(live):
             task = Task(GENERATE, policy.stored.name, rule.name, trigger)
-            wanted = self.generator.evaluate(task, policy, rule, live) or []
+            applied = self.generator.evaluate(task, policy, rule, live)
+            wanted = [] if applied is None else applied.objects
         for one in wanted:
             planned = self._of_wanted(policy, rule, trigger, one)
             if planned is None:

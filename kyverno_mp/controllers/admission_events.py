@@ -1,7 +1,7 @@
 """Create Events from the records that webhook workers write to their journals.
 
-Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: EventInfos with
-Kyverno's messages. Next: leader/control/run.py runs the thread.
+Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: EventInfos (the
+texts are in kube/policy_events.py). Next: leader/control/run.py runs the thread.
 May touch: the journals, the API server through kube/events.py, one thread.
 Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
 pkg/event/events.go, pkg/webhooks/utils/event.go.
@@ -13,33 +13,31 @@ already. Every replica writes the Events of its own workers, without a Lease.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 from kyverno_mp.errors import DependencyError, StateError
 from kyverno_mp.kube.events import EventInfo, Events, Reference
+from kyverno_mp.kube.policy_events import (
+    POLICY_VERSION,
+    SKIPPED,
+    PolicyMessages,
+    UidOf,
+    no_uid,
+)
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     ObjectRecord,
     PolicyRecord,
     ReviewRecord,
-    RuleRecord,
     decode_policies,
     decode_record,
 )
 
 _log = logging.getLogger(__name__)
 CONTROLLER: Final = "kyverno-admission"
-BLOCKED: Final = "Resource Blocked"
-PASSED: Final = "Resource Passed"
-MUTATED: Final = "Resource Mutated"
-VIOLATION: Final = "PolicyViolation"
-APPLIED: Final = "PolicyApplied"
-SKIPPED: Final = "PolicySkipped"
-_POLICY_VERSION: Final = "kyverno.io/v1"
-_EXCEPTION_VERSION: Final = "kyverno.io/v2"
 _FAILED: Final = frozenset({"fail", "error"})
 _POLL_S: Final = 0.02
 """The interval between polls of the journals: Kyverno writes its events 10 to 100 ms
@@ -55,138 +53,41 @@ _PAUSE_S_MAX: Final = 15.0
 _ATTEMPTS_MAX: Final = 12
 """Attempts at one record, over about two minutes: an Event that the cluster always
 refuses must not block the others for ever."""
-UidOf = Callable[[str], str]
-"""Returns the uid of the PolicyException with key ``ns/name``, "" if none exists."""
 
 
-def _no_uid(_key: str) -> str:
-    return ""
-
-
-def event_infos_of(
-    review: ReviewRecord, uid_of: UidOf = _no_uid
-) -> Iterator[EventInfo]:
+def event_infos_of(review: ReviewRecord, uid_of: UidOf = no_uid) -> Iterator[EventInfo]:
     """Yield the Events that Kyverno would write for one review.
 
     Raises: StateError when its policies cannot be read.
     """
-    about = _reference(review.object)
     for policy in decode_policies(review):
-        messages = _Messages(review, about, policy)
+        messages = _messages(review, policy)
         if not policy.rules:
-            yield messages.applied()
+            yield messages.applied(mutates=policy.mutates)
         elif any(rule.status in _FAILED for rule in policy.rules):
             for rule in policy.rules:
+                found = rule.rule, rule.status, rule.message
                 if rule.status in _FAILED:
-                    yield messages.violation_on_policy(rule)
+                    yield messages.violation_on_policy(*found)
                 # KYVERNO: if one rule fails, the rules that passed get events, too.
                 if not review.blocked:
-                    yield messages.violation_on_object(rule)
+                    yield messages.violation_on_object(*found)
         else:
             for rule in policy.rules:
-                yield from messages.skipped(rule, uid_of)
+                yield from messages.skipped(rule.rule, rule.exceptions, uid_of)
 
 
-class _Messages:
-    """Kyverno's messages about one policy and one object."""
-
-    def __init__(
-        self, review: ReviewRecord, about: Reference, policy: PolicyRecord
-    ) -> None:
-        self._review = review
-        self._about = about
-        self._policy = policy
-        self._on = Reference(
-            _POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
-        )
-
-    def violation_on_policy(self, rule: RuleRecord) -> EventInfo:
-        blocked = self._review.blocked
-        named = f": [{rule.rule}] {rule.status}" if rule.rule else f": {rule.status}"
-        note = self._object_name() + named + (" (blocked)" if blocked else "")
-        return self._info(
-            self._on,
-            self._about,
-            VIOLATION,
-            BLOCKED if blocked else PASSED,
-            f"{note}; {rule.message}" if rule.message else note,
-            rule.rule,
-        )
-
-    def violation_on_object(self, rule: RuleRecord) -> EventInfo:
-        name = self._policy.name
-        note = f"policy {name}/{rule.rule} {rule.status}"
-        if rule.message:
-            note += f": {rule.message}"
-        # The Event does not refer to the policy, so the topic includes its name.
-        topic = f"{self._policy.namespace}/{name}/{rule.rule}"
-        return self._info(self._about, None, VIOLATION, PASSED, note, topic)
-
-    def applied(self) -> EventInfo:
-        name = self._object_name()
-        if self._policy.mutates:
-            note, action = f"{name} is successfully mutated", MUTATED
-        else:
-            note, action = f"{name}: pass", PASSED
-        return self._info(self._on, self._about, APPLIED, action, note, "")
-
-    def skipped(self, rule: RuleRecord, uid_of: UidOf) -> Iterator[EventInfo]:
-        about, policy = self._about, self._policy
-        place = (about.kind, about.namespace, about.name)
-        key = "/".join(part for part in place if part)
-        path = "/".join(p for p in (policy.namespace, policy.name, rule.rule) if p)
-        for exception in rule.exceptions:
-            namespace, _, name = exception.rpartition("/")
-            yield self._info(
-                Reference(
-                    _EXCEPTION_VERSION,
-                    "PolicyException",
-                    name,
-                    namespace,
-                    uid_of(exception),
-                ),
-                about,
-                SKIPPED,
-                PASSED,
-                f"resource {key} was skipped from policy rule {path}",
-                path,
-            )
-        keys = ", ".join(rule.exceptions)
-        yield self._info(
-            self._on,
-            about,
-            SKIPPED,
-            PASSED,
-            f"resource {key} was skipped from rule {rule.rule} due to policy"
-            f" exceptions {keys}",
-            rule.rule,
-        )
-
-    def _object_name(self) -> str:
-        about = self._about
-        place = f"{about.namespace}/" if about.namespace else ""
-        return f"{about.kind} {place}{about.name}"
-
-    def _info(
-        self,
-        on: Reference,
-        related: Reference | None,
-        reason: str,
-        action: str,
-        note: str,
-        topic: str,
-    ) -> EventInfo:
-        return EventInfo(
-            regarding=on,
-            related=related,
-            reason=reason,
-            action=action,
-            note=note,
-            controller=CONTROLLER,
-            topic=topic,
-            at_ns=self._review.at_ns,
-            seed=self._review.uid,
-        )
+def _messages(review: ReviewRecord, policy: PolicyRecord) -> PolicyMessages:
+    return PolicyMessages(
+        Reference(
+            POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
+        ),
+        _reference(review.object),
+        CONTROLLER,
+        blocked=review.blocked,
+        at_ns=review.at_ns,
+        seed=review.uid,
+    )
 
 
 def _reference(review: ObjectRecord) -> Reference:
@@ -199,7 +100,7 @@ class AdmissionEvents:
     """The thread that writes workers' Events and those queued in kube's Events."""
 
     def __init__(
-        self, reader: JournalReader, events: Events, uid_of: UidOf = _no_uid
+        self, reader: JournalReader, events: Events, uid_of: UidOf = no_uid
     ) -> None:
         self._reader = reader
         self._events = events

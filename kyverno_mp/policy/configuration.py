@@ -283,3 +283,10 @@ _READERS: Final[Mapping[str, tuple[tuple[str, ...], _Reader]]] = {
 }
 """Key of the ConfigMap -> its field, and its parser."""
 KEYS: Final = tuple(_READERS)
+
+
+def successes_of(configuration: Configuration) -> frozenset[str] | None:
+    """Return the actions whose success causes an Event; None: no success does."""
+    if not configuration.generate_success_events:
+        return None
+    return frozenset(configuration.success_event_actions)

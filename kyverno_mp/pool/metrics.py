@@ -11,6 +11,7 @@ from typing import Final
 
 from kyverno_mp.limits import POOL_OBSERVATIONS_MAX
 from kyverno_mp.telemetry.families import (
+    OBSERVATIONS_DROPPED,
     QUERIES,
     RECONCILED,
     REQUEUED,
@@ -48,10 +49,15 @@ class PoolMetrics:
             self._gauges[family, labels] = value
 
     def observe(self, family: Family, labels: Labels, seconds: float) -> None:
-        """Add an observation to a histogram of telemetry.families.RECORDED."""
+        """Add an observation to a histogram of telemetry.families.RECORDED.
+
+        One beyond the limit is dropped and counted.
+        """
         with self._lock:
             if len(self._observed) < POOL_OBSERVATIONS_MAX:
                 self._observed.append((family, labels, seconds))
+                return
+        self.count(OBSERVATIONS_DROPPED, (family.name,))
 
     def set_facts(self, facts: Mapping[str, int]) -> None:
         """Set facts of the page, from telemetry.page.FACTS."""

@@ -7,14 +7,19 @@ Source: docs/pools.md 1, 3.
 """
 
 import threading
+import time
 from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.results import RuleResults
 from kyverno_mp.background.start import run as work_in_background
+from kyverno_mp.limits import RESULTS_WAITING_MAX
 from kyverno_mp.pool.coordinator import Tools
 from kyverno_mp.process.pool_data import PoolData
 from kyverno_mp.process.pool_start import run_pool
 from kyverno_mp.process.start import Start
+from kyverno_mp.queues.journal import RESULTS, Journal
+from kyverno_mp.reports.travel import reporting_of
 
 NAME: Final = "background"
 ACCOUNT: Final = "kyverno-background-controller"
@@ -23,10 +28,32 @@ ACCOUNT: Final = "kyverno-background-controller"
 
 def run(start: Start) -> None:
     """Generate and mutate while the lease is held, until SIGTERM."""
-    run_pool(start, NAME, ACCOUNT, _work)
+    journal = _journal(start)
+
+    def work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
+        _work(tools, data, stop, _results(journal, tools))
+
+    run_pool(start, NAME, ACCOUNT, work)
 
 
-def _work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
+def _journal(start: Start) -> Journal | None:
+    """Return the journal of results; None if nobody writes reports."""
+    if reporting_of(start.settings) is None:
+        return None
+    folder = RESULTS.folder(start.runtime_dir)
+    return Journal.claim(folder, RESULTS_WAITING_MAX, RESULTS.ring_bytes)
+
+
+def _results(journal: Journal | None, tools: Tools) -> RuleResults | None:
+    reporting = reporting_of(tools.place.settings)
+    if journal is None or reporting is None:
+        return None
+    return RuleResults(journal.append, reporting, tools.metrics, time.time_ns)
+
+
+def _work(
+    tools: Tools, data: PoolData, stop: threading.Event, results: RuleResults | None
+) -> None:
     """Work for one term of the lease."""
     work_in_background(
         BackgroundDependencies(
@@ -37,6 +64,7 @@ def _work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
             settings=tools.place.settings,
             holds_lease=tools.holds_lease,
             health=tools.health,
+            results=results,
         ),
         stop,
     )

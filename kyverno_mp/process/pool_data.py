@@ -21,6 +21,7 @@ from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.rest import Client
+from kyverno_mp.policy.configuration import successes_of
 from kyverno_mp.program.matching.filters import (
     ResourceFilters,
     parse_resource_filters,
@@ -47,6 +48,7 @@ class _Configured:
 
     def __init__(self, configured: Configured) -> None:
         configuration = configured.configuration
+        self.successes = successes_of(configuration)
         self.filters = ResourceFilters(
             parse_resource_filters(configuration.resource_filters)
         )
@@ -103,6 +105,13 @@ class PoolData:
         """
         filters = self._current().filters
         return filters.skips_request(request) or filters.skips_policies(request)
+
+    def successes(self) -> frozenset[str] | None:
+        """Return the actions whose success causes an Event; None: no success does.
+
+        Raises: SnapshotUnusable before the first publication.
+        """
+        return self._current().successes
 
     def bound_namespaces(self) -> Collection[str]:
         """Return the namespaces in which a RoleBinding names the account."""

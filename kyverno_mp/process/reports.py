@@ -62,6 +62,8 @@ def run(start: Start) -> None:
                     evaluators=evaluators,
                     published=_Published(tools.place.snapshot, data),
                     metrics=tools.metrics,
+                    events=tools.events,
+                    successes=data.successes,
                     settings=tools.place.settings,
                     holds_lease=tools.holds_lease,
                     health=tools.health,

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.events import Reference
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
@@ -51,6 +52,7 @@ Served = Callable[[str, str], Resource | None]
 
 class _Metadata(msgspec.Struct):
     name: str = ""
+    uid: str = ""
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
@@ -82,6 +84,7 @@ class _Document(msgspec.Struct, frozen=True):
     policy: str
     named: tuple[Named, ...]
     raw: bytes
+    reference: Reference
 
 
 _RAW: Final = msgspec.json.Decoder(_Raw)
@@ -298,7 +301,9 @@ def _document(
         for version in rule.api_versions
         for resource in rule.resources
     )
-    return _Document(metadata.name, spec.policy_name, named, _ENCODER.encode(shown))
+    reference = Reference(api_version, kind, metadata.name, uid=metadata.uid)
+    content = _ENCODER.encode(shown)
+    return _Document(metadata.name, spec.policy_name, named, content, reference)
 
 
 def _rule(kind: str, policy: _Document, bindings: list[_Document]) -> ScannedRule:
@@ -314,4 +319,5 @@ def _rule(kind: str, policy: _Document, bindings: list[_Document]) -> ScannedRul
         named=policy.named,
         document=document,
         key=key_of_names((kind, policy.name)),
+        policy=policy.reference,
     )

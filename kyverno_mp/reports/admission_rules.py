@@ -80,8 +80,11 @@ class AdmissionRules:
 
     def results(
         self, request: Request, resource: Resource, runtime: Runtime
-    ) -> Iterator[tuple[PolicyIR, RuleResult]]:
-        """Yield the result of each policy that matches. Raises: DependencyError."""
+    ) -> Iterator[tuple[PolicyIR, RuleResult | Error]]:
+        """Yield the result of each policy that matches.
+
+        An error is why nothing can be said of a policy at the moment.
+        """
         linked = [one for one in self._linked.values() if one is not None]
         if not linked:
             return
@@ -94,10 +97,10 @@ class AdmissionRules:
 
     def _guarded(
         self, one: _Linked, request: Request, runtime: Runtime
-    ) -> RuleResult | None:
+    ) -> RuleResult | Error | None:
         """Evaluate a policy; what cannot be evaluated is an error, never no result.
 
-        Raises: DependencyError, except for parameters, and that the time is over.
+        Return a DependencyError, except for parameters, and that the time is over.
         """
         try:
             if not _applies(one.ir, request):
@@ -111,8 +114,8 @@ class AdmissionRules:
         except (DeadlinePassed, KubeRefused, KubeNotFound, InputError) as error:
             # Parameters that may not be read: other policies have results.
             return _failed(one.ir, error)
-        except (DependencyError, SnapshotUnusable):
-            raise
+        except (DependencyError, SnapshotUnusable) as error:
+            return error
         except Exception as error:  # noqa: BLE001 - the other policies have results
             hides = hides_values(request.kind)
             # A traceback ends with the text of the error, which may quote a value.

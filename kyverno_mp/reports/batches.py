@@ -28,12 +28,17 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     """What the rules found about one object.
 
     ``rows``: JSON without times, as reports/fingerprints.py writes it. ``problem``: why
-    nothing can be said at the moment; the object's report stays as it is.
+    nothing can be said at the moment of the rules with the keys ``waiting``, without
+    any: of all rules. Their rows in the report stay as they are.
+    ``exceptions``: of rows that PolicyExceptions made a skip, the keys (``ns/name``) by
+    the key of the row.
     """
 
     fingerprints: bytes = b""
     rows: tuple[bytes, ...] = ()
     problem: str = ""
+    exceptions: tuple[tuple[bytes, tuple[str, ...]], ...] = ()
+    waiting: tuple[bytes, ...] = ()
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

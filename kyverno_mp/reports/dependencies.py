@@ -10,8 +10,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from kyverno_mp.kube.events import Successes
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.pool.sinks import Metrics
+from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.policies import PolicySegment
@@ -54,6 +55,8 @@ class ReportsDependencies:
     evaluators: Evaluators
     published: Published
     metrics: ReportsMetrics
+    events: EventSink
+    successes: Successes
     settings: Settings
     holds_lease: Callable[[], bool]
     """Asked before each write."""

@@ -21,7 +21,7 @@ from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.dependencies import Evaluators
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.plan import Plan
-from kyverno_mp.reports.writer import FOREIGN, SAME, Writer
+from kyverno_mp.reports.writer import FOREIGN, SAME, Applied, Writer
 from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED
 
 _log = logging.getLogger(__name__)
@@ -39,6 +39,11 @@ class Outcomes(Protocol):
 
     def failed(self, item: Item) -> None:
         """Look at an object once more, later."""
+
+    def found(
+        self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
+    ) -> None:
+        """Take note of what became of the rows of an object."""
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:
         """Take note that an object's report is as it should be.
@@ -140,10 +145,12 @@ class Dispatch:
             return
         problem = evaluated.problem
         is_written = False
-        if not problem:
+        if not problem or evaluated.waiting:
             try:
-                outcome = self._writer.apply(item.subject, evaluated, self._plan())
-                is_written = outcome not in (SAME, FOREIGN)
+                plan = self._plan()
+                found = self._writer.apply(item.subject, evaluated, plan)
+                is_written = found.outcome not in (SAME, FOREIGN)
+                self._outcomes.found(item, found, evaluated, plan)
             except LeaseLost:
                 return
             except (DependencyError, msgspec.DecodeError) as error:

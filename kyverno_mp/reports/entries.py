@@ -85,10 +85,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def merge_key(self) -> tuple[str, ...]:
         """Two rows of one subject with this key are the same result at two times."""
-        # KYVERNO: results of other sources merge without the rule (controllers 6.6).
-        if self.source == KYVERNO:
-            return self.source, self.policy, self.rule
-        return self.source, self.policy
+        return _merge_key(self.source, self.policy, self.rule)
+
+
+def _merge_key(source: str, policy: str, rule: str) -> tuple[str, ...]:
+    # KYVERNO: results of other sources merge without the rule (controllers 6.6).
+    return (source, policy, rule) if source == KYVERNO else (source, policy)
+
+
+def merge_key_of(policy: PolicyIR, rule: str) -> tuple[str, ...]:
+    """Return the merge key of the rows of a rule."""
+    return _merge_key(_SOURCES.get(policy.kind, KYVERNO), policy.key, rule)
 
 
 def row_of(

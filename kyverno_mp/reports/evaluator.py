@@ -12,7 +12,7 @@ generation and kind, and nothing else is kept.
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -21,25 +21,32 @@ from kyverno_mp.errors import (
     BudgetExceeded,
     DeadlinePassed,
     DependencyError,
+    Error,
     SnapshotUnusable,
 )
-from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import (
     REPORT_MESSAGE_CHARACTERS_MAX,
     REPORTS_OBJECT_S_MAX,
 )
 from kyverno_mp.program.context.rule_context import RequestContext
-from kyverno_mp.program.engine import Engine, LinkedPolicy, link_policy
+from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.ports import Namespaces
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import RuleResult, not_evaluated
+from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.admission_rules import AdmissionRules
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.entries import Row, public_row_of
-from kyverno_mp.reports.fingerprints import fingerprint_of, joined, plain_row
-from kyverno_mp.reports.plan import is_scanned, names
+from kyverno_mp.reports.entries import Row, merge_key_of, public_row_of
+from kyverno_mp.reports.fingerprints import (
+    fingerprint_of,
+    joined,
+    key_of,
+    key_of_names,
+    plain_row,
+)
+from kyverno_mp.reports.linking import ScannedPolicy, link
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.jsonvalue import Json
 
@@ -74,7 +81,7 @@ class BatchEvaluator:
         data = engine.cluster_data
         self._admission = AdmissionRules(data.objects, data.scopes)
         self._segment: PolicySegment | None = None
-        self._linked: dict[tuple[str, str, str], list[LinkedPolicy]] = {}
+        self._linked: dict[tuple[str, str, str], list[ScannedPolicy]] = {}
 
     def answer(self, content: bytes) -> bytes:
         """Answer one message."""
@@ -116,39 +123,15 @@ class BatchEvaluator:
 
     def _policies_of(
         self, segment: PolicySegment, resource: Resource
-    ) -> list[LinkedPolicy]:
+    ) -> list[ScannedPolicy]:
         key = (resource.group, resource.version, resource.kind)
         found = self._linked.get(key)
         if found is None:
-            found = self._linked[key] = list(self._link(segment, resource))
+            found = self._linked[key] = list(link(segment, resource, self._types))
         return found
 
-    def _link(self, segment: PolicySegment, resource: Resource) -> list[LinkedPolicy]:
-        linked: list[LinkedPolicy] = []
-        for position in range(segment.policy_count):
-            rules = [
-                segment.rule(position, number)
-                for number in range(segment.rules_of(position))
-                if any(
-                    names(kind, resource)
-                    for one in segment.rule_head(position, number).match.filters
-                    for kind in one.kinds
-                )
-            ]
-            if not rules:
-                continue
-            policy = segment.policy(position)
-            scanned = tuple(
-                _in_background(rule)
-                for rule in rules
-                if is_scanned(policy, rule, self._types)
-            )
-            if scanned:
-                linked.append(link_policy(CompiledPolicy(policy, scanned)))
-        return linked
-
     def _evaluate(
-        self, resource: Resource, policies: list[LinkedPolicy], raw: bytes
+        self, resource: Resource, policies: list[ScannedPolicy], raw: bytes
     ) -> Evaluated:
         try:
             request = self._request(resource, msgspec.json.decode(raw))
@@ -196,37 +179,39 @@ class BatchEvaluator:
         return dict(found or {}), found is not None
 
     def _found(
-        self, resource: Resource, policies: list[LinkedPolicy], request: Request
+        self, resource: Resource, policies: list[ScannedPolicy], request: Request
     ) -> Evaluated:
         deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
         context = self._engine.open(request, deadline_ns)
-        rows: list[bytes] = []
-        fingerprints: list[bytes] = []
-        found = [
-            (policy.ir, rule)
-            for policy in policies
-            for rule in self._results(policy, context)
-        ]
-        found += self._admission.results(request, resource, context.runtime)
-        for ir, rule in found:
-            if rule.status in self._statuses:
-                row = _bounded(public_row_of(ir, rule, request.kind))
-                rows.append(plain_row(row))
-                fingerprints.append(fingerprint_of(row, rows[-1]))
-        return Evaluated(joined(fingerprints), tuple(rows))
+        found = _Found(request.kind, self._statuses)
+        for policy in policies:
+            try:
+                found.add(policy.ir, self._results(policy, context))
+            except (DependencyError, SnapshotUnusable) as error:
+                names = [rule.name for rule in policy.rules]
+                found.wait(policy.ir, names, error)
+        for ir, one in self._admission.results(request, resource, context.runtime):
+            if isinstance(one, RuleResult):
+                found.add(ir, [one])
+            else:
+                found.wait(ir, [ir.name], one)
+        return found.evaluated()
 
     def _results(
-        self, policy: LinkedPolicy, context: RequestContext
+        self, policy: ScannedPolicy, context: RequestContext
     ) -> list[RuleResult]:
         """Evaluate a policy; what cannot be evaluated is an error, never no result.
 
         Raises: DependencyError, except that the time is over.
         """
+        if policy.linked is None:
+            assert policy.failure is not None
+            return policy.not_evaluated(context.request, policy.failure)
         try:
             # The budget of the last policy is no concern of this one.
             with contextlib.suppress(BudgetExceeded):
                 context.runtime.check_clock()
-            return self._engine.explain(policy, context).results
+            return self._engine.explain(policy.linked, context).results
         except DeadlinePassed as error:
             failure: Exception = error
         except (DependencyError, SnapshotUnusable):
@@ -240,30 +225,64 @@ class BatchEvaluator:
                 exc_info=None if hides else error,
             )
             failure = error
-        return [
-            not_evaluated(rule.ir, failure)
-            for rule in policy.rules
-            if _may_match(rule.matches, context.request)
-        ]
+        return policy.not_evaluated(context.request, failure)
+
+
+class _Found:
+    """What was found about one object so far. ``statuses``: those that are reported."""
+
+    def __init__(self, kind: str, statuses: frozenset[str]) -> None:
+        self._kind = kind
+        self._statuses = statuses
+        self._rows: list[bytes] = []
+        self._fingerprints: list[bytes] = []
+        self._exceptions: list[tuple[bytes, tuple[str, ...]]] = []
+        self._waiting: list[bytes] = []
+        self._problem = ""
+
+    def add(self, policy: PolicyIR, results: Iterable[RuleResult]) -> None:
+        """Add the results of a policy."""
+        for rule in results:
+            if rule.status not in self._statuses:
+                continue
+            try:
+                row = _bounded(public_row_of(policy, rule, self._kind))
+                plain = plain_row(row)
+            except Exception as error:  # noqa: BLE001 - the other rules have rows
+                _log.error(
+                    "rule %s of policy %s has no row (%s)",
+                    *(rule.rule, policy.key, type(error).__name__),
+                    exc_info=None if hides_values(self._kind) else error,
+                )
+                self._wait(policy, [rule.rule], _DEFECT)
+                continue
+            self._rows.append(plain)
+            self._fingerprints.append(fingerprint_of(row, plain))
+            if rule.exceptions:
+                self._exceptions.append((key_of(row), tuple(rule.exceptions)))
+
+    def wait(self, policy: PolicyIR, rules: Iterable[str], error: Error) -> None:
+        """Take note that nothing can be said of a policy at the moment."""
+        hides = hides_values(self._kind)
+        self._wait(policy, rules, withheld(error.code) if hides else error.message)
+
+    def _wait(self, policy: PolicyIR, rules: Iterable[str], problem: str) -> None:
+        self._waiting += [key_of_names(merge_key_of(policy, rule)) for rule in rules]
+        self._problem = problem
+
+    def evaluated(self) -> Evaluated:
+        """Return all."""
+        return Evaluated(
+            joined(self._fingerprints),
+            tuple(self._rows),
+            self._problem,
+            tuple(self._exceptions),
+            tuple(self._waiting),
+        )
 
 
 def _none_of(batch: Batch, generation: int, problem: str) -> Answer:
     return Answer(generation, (Evaluated(problem=problem),) * len(batch.objects))
-
-
-def _may_match(matches: Callable[[Request], bool], request: Request) -> bool:
-    try:
-        return matches(request)
-    except Exception:  # noqa: BLE001 - unknown: rather an error too many
-        return True
-
-
-def _in_background(rule: RuleIR) -> RuleIR:
-    """Leave out exceptions that are for reviews only."""
-    exceptions = tuple(one for one in rule.exceptions if one.background)
-    if len(exceptions) == len(rule.exceptions):
-        return rule
-    return msgspec.structs.replace(rule, exceptions=exceptions)
 
 
 def _bounded(row: Row) -> Row:

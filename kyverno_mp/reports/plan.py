@@ -13,7 +13,7 @@ Rows of rules that are not in force are removed.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,6 +21,8 @@ import msgspec
 from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.kube.events import Reference
+from kyverno_mp.kube.policy_events import POLICY_VERSION
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.entries import KYVERNO
 from kyverno_mp.reports.fingerprints import key_of_names
@@ -71,6 +73,8 @@ class ScannedRule(msgspec.Struct, frozen=True):
     """An admission policy of the API server, which evaluators get with each batch."""
     key: bytes = b""
     """Its key, as in reports/fingerprints.py."""
+    policy: Reference = Reference("", "", "")
+    """The policy, for Events."""
 
     def may_match(self, resource: Resource) -> bool:
         """Return whether objects of the resource can match."""
@@ -94,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Keys of all rules in force that are reported."""
     unknown: frozenset[str] = frozenset()
     """Sources of rows whose policies cannot be read now: their rows stay."""
+    references: Mapping[tuple[str, str], Reference] = {}
+    """The policies that are scanned, by source and policy of a row."""
 
     def of(self, resource: Resource) -> list[ScannedRule]:
         """Return the rules that may match a resource."""
@@ -136,6 +142,7 @@ def plan_of(
     scanned: list[ScannedRule] = list(admission)
     derived = {one.key for one in admission}
     live = set(derived)
+    references = {(one.policy.kind, one.policy.name): one.policy for one in admission}
     wanted = frozenset(types)
     for policy, rule in rules_of(segment):
         if is_disabled(policy):
@@ -144,6 +151,7 @@ def plan_of(
         live.add(key)
         if is_scanned(policy, rule, wanted):
             scanned.append(_scanned(policy, rule))
+            references[KYVERNO, policy.key] = scanned[-1].policy
             if rule.name not in policy.review_rules:
                 derived.add(key)
     return Plan(
@@ -153,6 +161,7 @@ def plan_of(
         derived=frozenset(derived),
         live=frozenset(live),
         unknown=unknown,
+        references=references,
     )
 
 
@@ -199,6 +208,9 @@ def _scanned(policy: PolicyIR, rule: RuleIR) -> ScannedRule:
         digest=_digest(policy, rule),
         reads_labels=_reads_labels(filters, rule),
         reads_data=rule.effects != EFFECT_PURE,
+        policy=Reference(
+            POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
+        ),
     )
 
 

@@ -31,6 +31,7 @@ from kyverno_mp.limits import (
     REPORTS_WATCHES_MAX,
 )
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
+from kyverno_mp.reports.batches import Evaluated
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.dispatch import NAME, Dispatch
 from kyverno_mp.reports.feed import Feed, Item
@@ -38,8 +39,9 @@ from kyverno_mp.reports.merging import Merging
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan import Scan
+from kyverno_mp.reports.scan_events import ScanEvents
 from kyverno_mp.reports.stored import StoredReports
-from kyverno_mp.reports.writer import Writer
+from kyverno_mp.reports.writer import Applied, Writer
 from kyverno_mp.telemetry.families import (
     DEFECTS,
     REPORTS_DROPPED,
@@ -122,6 +124,12 @@ class Reports:
             depth_max=REPORTS_RETRIES_MAX,
             backoff=_BACKOFF,
             clock_s=clock.monotonic_s,
+        )
+        self.events = ScanEvents(
+            dependencies.events,
+            dependencies.metrics,
+            dependencies.successes,
+            clock.monotonic_s,
         )
         self.dispatch = Dispatch(
             self.feed,
@@ -212,6 +220,12 @@ class Reports:
         self.retries.retry(key)
         if self.retries.dropped != dropped:
             self._dependencies.metrics.count(REPORTS_DROPPED, ())
+
+    def found(
+        self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
+    ) -> None:
+        """Submit the Events of rows that changed."""
+        self.events.tell(item.subject, applied, evaluated, plan)
 
     def succeeded(self, item: Item, *, is_written: bool) -> None:
         """Forget how often an object failed; observe how old its report was."""

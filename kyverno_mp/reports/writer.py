@@ -11,8 +11,8 @@ writers, or two lease holders, never undo each other. A row that stays keeps its
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -53,6 +53,14 @@ FOREIGN: Final = "foreign"
 """Another program wrote a report of this name."""
 
 
+class Applied(NamedTuple):
+    """The outcome of a scan; ``changed``: the rows of ``found`` that are new."""
+
+    outcome: str
+    changed: Sequence[Row] = ()
+    found: Sequence[Row] = ()
+
+
 class Writer:
     """Writes reports; threads may share it."""
 
@@ -66,7 +74,7 @@ class Writer:
         *,
         stores: bool = True,
     ) -> None:
-        """``now_s``: Unix time. ``stores``: False = nothing is ever written.
+        """``now_s``: Unix time. ``stores``: False = no report is ever written.
 
         ``on_write`` gets the outcome of each write and how many rows were left out.
         """
@@ -77,15 +85,24 @@ class Writer:
         self._on_write = on_write
         self.stores = stores
 
-    def apply(self, subject: Subject, evaluated: Evaluated, plan: Plan) -> str:
-        """Write what a scan found; return the outcome.
+    def apply(self, subject: Subject, evaluated: Evaluated, plan: Plan) -> Applied:
+        """Write what a scan found.
 
         Raises: DependencyError, LeaseLost.
         """
         if self._is_written(subject, evaluated, plan):
-            return SAME
+            return Applied(SAME)
         found = [_ROW.decode(raw) for raw in evaluated.rows]
-        return self._bring(subject, lambda rows: _scanned(rows, found, plan))
+        if not self.stores:
+            return Applied(SAME, found, found)
+        changed: list[Row] = []
+
+        def decide(rows: Sequence[Row]) -> list[Row]:
+            before = {plain_row(row) for row in rows}
+            changed[:] = [row for row in found if plain_row(row) not in before]
+            return _scanned(rows, found, plan, evaluated.waiting)
+
+        return Applied(self._bring(subject, decide), changed, found)
 
     def prune(self, subject: Subject, plan: Plan, *, is_scanned: bool) -> str:
         """Remove outdated rows from the report of an object.
@@ -111,7 +128,7 @@ class Writer:
         """Return whether the report has what was found, as far as the informer says."""
         key = report_key(subject)
         if not self.stores:
-            return True
+            return False
         if not self._stored.is_known(key):
             return False
         stored = self._stored.get(key)
@@ -120,7 +137,7 @@ class Writer:
         if stored.left_out:
             return False
         return (
-            _wanted_fingerprints(stored.fingerprints, evaluated.fingerprints, plan)
+            _wanted_fingerprints(stored.fingerprints, evaluated, plan)
             == stored.fingerprints
         )
 
@@ -248,26 +265,32 @@ def is_outdated(fingerprints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
     )
 
 
-def _wanted_fingerprints(stored: bytes, found: bytes, plan: Plan) -> bytes:
+def _wanted_fingerprints(stored: bytes, found: Evaluated, plan: Plan) -> bytes:
     """Return the fingerprints that ``_scanned`` leads to."""
-    new = list(each_fingerprint(found))
+    new = list(each_fingerprint(found.fingerprints))
     keys = {one[:KEY_BYTES] for one in new}
     kept = [
         one
         for one in each_fingerprint(stored)
         if one[:KEY_BYTES] not in keys
-        and _stays(one[:KEY_BYTES], plan, is_scanned=False)
+        and _stays(one[:KEY_BYTES], plan, is_scanned=one[:KEY_BYTES] in found.waiting)
     ]
     return joined((*kept, *new))
 
 
-def _scanned(known: Sequence[Row], found: Sequence[Row], plan: Plan) -> list[Row]:
-    """Return the rows after a scan: what it found, and what it cannot find."""
+def _scanned(
+    known: Sequence[Row], found: Sequence[Row], plan: Plan, waiting: Collection[bytes]
+) -> list[Row]:
+    """Return the rows after a scan: what it found, and what it cannot find.
+
+    ``waiting``: keys of the rules about which it could say nothing.
+    """
     keys = {key_of(row) for row in found}
     kept = [
         row
         for row in known
-        if key_of(row) not in keys and _row_stays(row, plan, is_scanned=False)
+        if key_of(row) not in keys
+        and _row_stays(row, plan, is_scanned=key_of(row) in waiting)
     ]
     return [*kept, *found]
 

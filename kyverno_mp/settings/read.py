@@ -170,12 +170,14 @@ def _of_roles(settings: Settings) -> list[str]:
         for pool in _POOLS
         if settings.standalone and getattr(settings, pool)
     ]
-    for setting in ("background_elsewhere", "reports_elsewhere"):
-        if getattr(settings, setting) and (
-            settings.standalone or not settings.runs_webhook
-        ):
+    passes_on = settings.runs_webhook or settings.background_workers > 0
+    for setting, is_possible, needed in (
+        ("background_elsewhere", settings.runs_webhook, "a webhook"),
+        ("reports_elsewhere", passes_on, "a webhook or the background pool"),
+    ):
+        if getattr(settings, setting) and (settings.standalone or not is_possible):
             name = variable(setting)
-            problems.append(f"{name}: needs a webhook and a cluster; expected false")
+            problems.append(f"{name}: needs {needed}, and a cluster; expected false")
     runs_pool = any(getattr(settings, pool) for pool in _POOLS)
     if not settings.runs_webhook and not runs_pool:
         name = variable("webhook_workers")

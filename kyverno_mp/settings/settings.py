@@ -91,7 +91,8 @@ class Settings:
         False,
         Facts(
             "Another Deployment runs the reports pool: this pod passes on the results"
-            " of its reviews, though KYVERNO_MP_REPORTS_WORKERS is 0."
+            " of its reviews and of its background pool, though"
+            " KYVERNO_MP_REPORTS_WORKERS is 0."
         ),
     )
     reports_scan: bool = setting(

@@ -311,6 +311,18 @@ REPORTS_LEFT_OUT: Final = Family(
     (),
     "Reports written without all their results, because they would be too large.",
 )
+REPORTS_EVENTS_DROPPED: Final = Family(
+    "kyverno_mp_reports_events_dropped_total",
+    "counter",
+    (),
+    "Results of scans without Events, because the budget of their rule was spent.",
+)
+OBSERVATIONS_DROPPED: Final = Family(
+    "kyverno_mp_observations_dropped_total",
+    "counter",
+    ("metric",),
+    "Observations that a histogram of a pool lacks, because too many came at once.",
+)
 REPORTS_DROPPED: Final = Family(
     "kyverno_mp_reports_dropped_total",
     "counter",
@@ -384,6 +396,7 @@ RECORDED: Final = (
     *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
     *(DASHBOARD_REQUESTS, DASHBOARD_LEFT_OUT),
     REPORTS_STALENESS,
+    *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -143,6 +143,13 @@ def test_the_webhooks_pods_record_what_the_background_pods_do(
         return not installed.run("get", "configmap", name, "-o", "name").returncode
 
     until(is_there, "the rule generates")
+
+    def is_reported() -> bool:
+        found = installed.run("get", "policyreports", "-A", "-o", "json")
+        return '"generated-resources"' in found.stdout
+
+    # By the leader of the background pods, and the reports pods.
+    until(is_reported, "the report of the trigger says so")
     installed.kubectl("delete", "cpol", "generated")
     until(lambda: not is_there(), "what it generated goes with the policy")
     asked = plane.audit.asked(writes=True)

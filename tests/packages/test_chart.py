@@ -262,6 +262,97 @@ def test_values_of_access_and_availability(helm: str) -> None:
     assert ("Service", "kyverno-svc-metrics") not in found
 
 
+@pytest.mark.parametrize(
+    ("split", "component"),
+    [("false", "admission-controller"), ("true", "reports-controller")],
+)
+def test_the_dashboard_is_where_reports_are_read(
+    helm: str, split: str, component: str
+) -> None:
+    """Without peers, only a port-forward reaches it."""
+    found = render(helm, f"split={split}", "dashboard.enabled=true")
+    assert not [name for kind, name in found if name == "kyverno-dashboard"]
+    for (kind, name), one in found.items():
+        if kind != "Deployment":
+            continue
+        (pod,) = one["spec"]["template"]["spec"]["containers"]
+        env = {each["name"]: each.get("value") for each in pod["env"]}
+        is_shown = name == f"kyverno-{component}"
+        assert env.get("KYVERNO_MP_DASHBOARD") == ("true" if is_shown else None)
+        assert "KYVERNO_MP_DASHBOARD_HOST" not in env
+        ports = [port["containerPort"] for port in pod["ports"]]
+        assert (9081 in ports) == is_shown
+
+
+@pytest.mark.parametrize("split", ["false", "true"])
+def test_the_dashboard_may_be_opened_to_peers(helm: str, split: str) -> None:
+    """With a token, and for nobody else."""
+    peer = {"namespaceSelector": {"matchLabels": {"team": "ops"}}}
+    values = (
+        *(f"split={split}", "dashboard.enabled=true", "dashboard.port=9999"),
+        "dashboard.ingressFrom[0].namespaceSelector.matchLabels.team=ops",
+    )
+    flags = [word for one in values for word in ("--set", one)]
+    done = run(helm, "template", "a", str(CHART), *KUBERNETES, *flags)
+    assert done.returncode != 0
+    assert "dashboard.tokenSecret" in done.stderr
+    found = render(helm, *values, "dashboard.tokenSecret=t", namespace="other")
+    service = found["Service", "kyverno-dashboard"]["spec"]
+    policy = found["NetworkPolicy", "kyverno-dashboard"]["spec"]
+    assert service["selector"] == policy["podSelector"]["matchLabels"]
+    (rule,) = policy["ingress"]
+    assert rule["from"] == [peer]
+    [(name, port)] = [(one["targetPort"], one["port"]) for one in service["ports"]]
+    assert rule["ports"] == [{"protocol": "TCP", "port": name}]
+    assert port == 9999
+    (shown,) = (
+        one["spec"]["template"]
+        for (kind, _), one in found.items()
+        if kind == "Deployment"
+        and service["selector"].items()
+        <= one["spec"]["template"]["metadata"]["labels"].items()
+    )
+    (pod,) = shown["spec"]["containers"]
+    assert {"name": name, "containerPort": 9999, "protocol": "TCP"} in pod["ports"]
+    env = {each["name"]: each.get("value") for each in pod["env"]}
+    assert env["KYVERNO_MP_DASHBOARD_HOST"] == "0.0.0.0"
+    assert env["KYVERNO_MP_DASHBOARD_PORT"] == "9999"
+    file = Path(str(env["KYVERNO_MP_DASHBOARD_TOKEN_FILE"]))
+    (mount,) = (
+        one for one in pod["volumeMounts"] if one["mountPath"] == str(file.parent)
+    )
+    volumes = {one["name"]: one for one in shown["spec"]["volumes"]}
+    assert volumes[mount["name"]]["secret"] == {"secretName": "t"}
+
+
+@pytest.mark.parametrize("split", ["false", "true"])
+def test_reviews_are_recorded_on_a_volume(helm: str, split: str) -> None:
+    """Of the pods that answer reviews, and no others."""
+    found = render(
+        helm,
+        *(f"split={split}", "recording.enabled=true", "recording.oneOf=10"),
+        "recording.redact={ConfigMap:data,Pod:spec.x}",
+    )
+    pod = container(found)
+    env = {each["name"]: each.get("value") for each in pod["env"]}
+    assert env["KYVERNO_MP_RECORD_ONE_OF"] == "10"
+    assert env["KYVERNO_MP_RECORD_BYTES_MAX"] == str(64 * 1024 * 1024)
+    assert env["KYVERNO_MP_RECORD_REDACT"] == "ConfigMap:data,Pod:spec.x"
+    folder = Path(str(env["KYVERNO_MP_RECORD_DIR"]))
+    (mount,) = (
+        one for one in pod["volumeMounts"] if Path(one["mountPath"]) in folder.parents
+    )
+    spec = found["Deployment", ADMISSION]["spec"]["template"]["spec"]
+    (volume,) = (one for one in spec["volumes"] if one["name"] == mount["name"])
+    assert volume["emptyDir"] == {"sizeLimit": "100Mi"}
+    recording = [
+        name
+        for (kind, name), one in found.items()
+        if kind == "Deployment" and "KYVERNO_MP_RECORD_DIR" in str(one)
+    ]
+    assert recording == [ADMISSION]
+
+
 def test_monitoring_is_that_of_the_files(helm: str) -> None:
     found = render(
         helm,

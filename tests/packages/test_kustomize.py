@@ -59,3 +59,22 @@ def test_images_and_replicas_can_be_changed(kubectl: str, tmp_path: Path) -> Non
     assert spec["replicas"] == 5
     image = spec["template"]["spec"]["containers"][0]["image"]
     assert image.startswith("registry.example.com/kyverno-mp:")
+
+
+def test_the_overlay_of_the_documentation_switches_the_dashboard_on(
+    kubectl: str, tmp_path: Path
+) -> None:
+    """The manifest of docs/dashboard.md, with the true way to the base."""
+    page = (DEPLOY.parent / "docs" / "dashboard.md").read_text()
+    _, _, after = page.partition("# kustomization.yaml: the dashboard\n")
+    text, _, _ = after.partition("```")
+    base = os.path.relpath(DEPLOY, tmp_path)
+    assert text.count("  - deploy\n") == 1
+    text = text.replace("  - deploy\n", f"  - {base}\n")
+    (tmp_path / "kustomization.yaml").write_text(text)
+    found = build(kubectl, tmp_path)
+    wanted = manifest("install.yaml")
+    key = "Deployment", "kyverno-admission-controller"
+    assert {name for name in found if found[name] != wanted[name]} == {key}
+    (container,) = found[key]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "KYVERNO_MP_DASHBOARD", "value": "true"} in container["env"]

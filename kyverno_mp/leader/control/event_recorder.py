@@ -18,7 +18,7 @@ from kyverno_mp.controllers.admission_events import AdmissionEvents
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.events import EventFilter, Events, omitted_reasons
 from kyverno_mp.kube.resource import Key
-from kyverno_mp.policy.configuration import Configuration
+from kyverno_mp.policy.configuration import Configuration, successes_of
 from kyverno_mp.queues.journal import EVENTS, JournalReader
 from kyverno_mp.settings.settings import Settings
 
@@ -79,10 +79,3 @@ class EventRecorder:
         namespace, _, name = key.rpartition("/")
         text = self._exception((namespace, name))
         return "" if text is None else _DECODER.decode(text).metadata.uid
-
-
-def successes_of(configuration: Configuration) -> frozenset[str] | None:
-    """Return the actions whose success causes an Event; None: no success does."""
-    if not configuration.generate_success_events:
-        return None
-    return frozenset(configuration.success_event_actions)

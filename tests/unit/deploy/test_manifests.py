@@ -288,7 +288,7 @@ def writes_of(objects: list[dict[str, Any]], role: str) -> dict[str, set[str]]:
 def test_the_background_role_writes_what_it_uses(
     objects: list[dict[str, Any]],
 ) -> None:
-    """Beside what most policies generate: its requests, Events, Lease and record."""
+    """Beside what most policies generate: requests, Events, results, Lease, record."""
     changes = {"create", "delete", "patch", "update"}
     generated = (
         *("ingresses", "ingressclasses", "networkpolicies"),
@@ -300,6 +300,7 @@ def test_the_background_role_writes_what_it_uses(
         "updaterequests": {"delete"},
         "updaterequests/status": {"patch"},
         "events": {"create", "patch"},
+        "ephemeralreports": {"create", "update"},
         "leases": changes,
     }
 

@@ -34,6 +34,7 @@ Json = Any
 _GROUP = "admissionregistration.k8s.io"
 _V1 = f"/apis/{_GROUP}/v1"
 _BETA = f"/apis/{_GROUP}/v1beta1"
+_KIND = "ValidatingAdmissionPolicy"
 _ENABLED = {"reports.kyverno.io/enabled": "true"}
 _PODS = {
     "apiGroups": [""],
@@ -573,3 +574,24 @@ def test_more_than_an_evaluator_can_get(
     assert problem == (
         "1 admission policies above the limit of 2097152 bytes are not reported"
     )
+
+
+def test_a_failure_is_told_in_events(api: FakeApi, world: World) -> None:
+    """Of the object and of the policy, with the policy's own kind and uid."""
+    _validating(api)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        on_object, on_policy = one.recorded.events
+    with api.lock:
+        uid = next(
+            found["metadata"]["uid"]
+            for key, found in api.objects.items()
+            if key[3] == "vap"
+        )
+    assert on_object.regarding.uid == raw["metadata"]["uid"]
+    assert on_object.note.startswith("policy vap/vap fail: ")
+    on = on_policy.regarding
+    assert (on.api_version, on.kind, on.name) == (_V1[6:], _KIND, "vap")
+    assert (on.namespace, on.uid) == ("", uid)
+    assert on_policy.note.startswith("Pod a/x: [vap] fail; ")

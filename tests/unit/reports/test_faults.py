@@ -15,7 +15,8 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import list_pages
-from kyverno_mp.reports import evaluator, objects, scan, start
+from kyverno_mp.program import engine
+from kyverno_mp.reports import entries, evaluator, linking, objects, scan, start
 from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.dispatch import Dispatch
 from kyverno_mp.reports.feed import Feed, Item
@@ -149,7 +150,97 @@ def test_a_rule_that_breaks_is_an_error_and_the_others_have_results(
     assert "secret text" not in str(report)
 
 
-@pytest.mark.parametrize("broken", ["link_policy", "public_row_of"])
+@pytest.mark.parametrize("broken", ["link_policy", "link_match"])
+def test_a_policy_that_cannot_be_linked_costs_its_own_rows_only(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """It is an error for what it matches; the next version of it is linked again."""
+    world = new_cluster(api)
+    other = policy("c", labelled(kinds=("ConfigMap",)))
+    world.serve(policy("p"), policy("q"), other)
+    raw = pod(api)
+    works = engine.link_policy
+
+    def fails(compiled: Any) -> Any:
+        if compiled.policy.name in ("p", "c"):
+            raise RuntimeError("secret text")
+        return works(compiled)
+
+    def unknown(*_given: Any, **_named: Any) -> Any:
+        raise RuntimeError("secret text")
+
+    monkeypatch.setattr(linking, "link_policy", fails)
+    if broken == "link_match":
+        monkeypatch.setattr(linking, "link_match", unknown)
+    with term(api, world) as one:
+        one.settle()
+        report = report_of(api, raw)
+        assert results(report) == [("p", "r", "error"), ("q", "r", "fail")]
+        assert "secret text" not in str(report)
+        before = writes(api)
+        one.pass_s(3601)
+        assert writes(api) == before
+        monkeypatch.setattr(linking, "link_policy", works)
+        world.serve(policy("p"), policy("q"), other)
+        one.pass_s(3601)
+        assert results(report_of(api, raw)) == [("p", "r", "fail"), ("q", "r", "fail")]
+
+
+def test_a_policy_whose_dependency_is_away_lets_no_other_wait(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows stay as they are, also those that a scan derives alone."""
+    world = new_cluster(api)
+    world.serve(policy("p"), policy("q"))
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        explain = engine.Engine.explain
+
+        def away(self: Any, linked: Any, context: Any) -> Any:
+            if linked.ir.name == "p":
+                raise KubeUnavailable("kube.server", "HTTP 503")
+            return explain(self, linked, context)
+
+        monkeypatch.setattr(engine.Engine, "explain", away)
+        raw = pod(api, team="t")
+        new = pod(api, "new")
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "fail"), ("q", "r", "pass")]
+        assert results(report_of(api, new)) == [("q", "r", "fail")]
+        before = writes(api)
+        one.pass_s(2)
+        assert writes(api) == before
+        monkeypatch.setattr(engine.Engine, "explain", explain)
+        one.pass_s(10)
+        assert results(report_of(api, raw)) == [("p", "r", "pass"), ("q", "r", "pass")]
+        assert results(report_of(api, new)) == [("p", "r", "fail"), ("q", "r", "fail")]
+
+
+def test_a_row_that_cannot_be_made_lets_no_other_wait(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E.g. a text that is no valid Unicode."""
+    world = new_cluster(api)
+    world.serve(policy("p"), policy("q"))
+    raw = pod(api)
+    works = entries.public_row_of
+
+    def fails(ir: Any, *given: Any) -> Any:
+        if ir.name == "p":
+            raise RuntimeError("secret text")
+        return works(ir, *given)
+
+    monkeypatch.setattr(evaluator, "public_row_of", fails)
+    with term(api, world) as one:
+        one.settle()
+        assert results(report_of(api, raw)) == [("q", "r", "fail")]
+        monkeypatch.setattr(evaluator, "public_row_of", works)
+        one.pass_s(2)
+        assert results(report_of(api, raw)) == [("p", "r", "fail"), ("q", "r", "fail")]
+
+
+@pytest.mark.parametrize("broken", ["link", "public_row_of"])
 def test_an_unexpected_error_ends_no_evaluator(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

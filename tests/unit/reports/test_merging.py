@@ -175,3 +175,26 @@ def test_the_operator_may_keep_reviews_out(api: FakeApi, setting: str) -> None:
         assert api.count("ephemeralreports") == 0
     finally:
         one.reports.stop()
+
+
+def test_rows_of_generate_rules_stay_while_the_rule_does(api: FakeApi) -> None:
+    """The background pool brings them; no scan finds them."""
+    world = new_cluster(api)
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "name": "m", "namespace": "a"}
+    generates = {
+        "name": "g",
+        "match": labelled()["match"],
+        "generate": {**made, "synchronize": False, "data": {"data": {"a": "b"}}},
+    }
+    world.serve(policy("p", labelled(), generates))
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, row("p", "g"))
+        assert merge(one)
+        found = [("p", "g", "pass"), ("p", "r", "fail")]
+        assert results(report_of(api, raw)) == found
+        one.pass_s(3601)
+        assert results(report_of(api, raw)) == found
+        world.serve(policy("p", labelled()))
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]

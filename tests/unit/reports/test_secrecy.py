@@ -137,6 +137,7 @@ def test_reports_quote_no_value(api: FakeApi, caplog: pytest.LogCaptureFixture) 
         assert len({row["policy"] for row in report["results"]}) == len(policies)
         assert not _quotes(msgspec.json.encode(report).decode())
         assert not _quotes(caplog.text)
+        assert len(one.recorded.events) > len(policies)
         assert not _quotes(one.recorded.events)
         assert not _quotes(one.reports.problems())
 
@@ -156,6 +157,7 @@ def test_the_same_rules_do_quote_other_objects(api: FakeApi) -> None:
     with term(api, world) as one:
         one.settle()
         report = report_of(api, raw)
+        assert _quotes(one.recorded.events)
     assert report is not None
     quoting = [row for row in report["results"] if _quotes(row)]
     assert len(quoting) > len(report["results"]) // 4

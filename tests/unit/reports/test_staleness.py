@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from kyverno_mp import limits
@@ -27,6 +26,7 @@ from tests.unit.reports.world import (
     policy,
     report_of,
     stored,
+    stored_reports,
     term,
     writes,
 )
@@ -140,39 +140,20 @@ def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:
 
 
 def test_observations_that_nobody_takes_are_bounded(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """POOL_OBSERVATIONS_MAX."""
+    """POOL_OBSERVATIONS_MAX; a metric counts those that the histogram lacks."""
     assert limits.POOL_OBSERVATIONS_MAX > 1
     monkeypatch.setattr(metrics, "POOL_OBSERVATIONS_MAX", 2)
     found = PoolMetrics()
-    for _ in range(3):
+    for _ in range(5):
         found.observe(REPORTS_STALENESS, ("object",), 1.0)
     assert len(found._observed) == 2
-
-
-def _reports(api: FakeApi) -> dict[str, Json]:
-    """Return the reports without what the API server and the clock decide.
-
-    K8S: the garbage collector deletes those whose object is gone.
-    """
-    with api.lock:
-        uids = {
-            raw["metadata"]["uid"]
-            for key, raw in api.objects.items()
-            if key[2] == "pods"
-        }
-        found = {
-            key[3]: msgspec.json.decode(msgspec.json.encode(raw))
-            for key, raw in api.objects.items()
-            if key[2].endswith("policyreports") and key[3] in uids
-        }
-    for raw in found.values():
-        for field in ("uid", "resourceVersion", "creationTimestamp", "generation"):
-            raw["metadata"].pop(field, None)
-        for row in raw["results"]:
-            row.pop("timestamp")
-    return found
+    found.write(Recorder(Page.claim(tmp_path, "reports"), 100))
+    text = render(merge(views(tmp_path)), {})
+    assert f'{_NAME}_count{{cause="object"}} 2\n' in text
+    dropped = "kyverno_mp_observations_dropped_total"
+    assert f'{dropped}{{metric="{_NAME}"}} 3\n' in text
 
 
 def test_the_periodic_scan_finds_what_a_fresh_one_finds(api: FakeApi) -> None:
@@ -197,11 +178,11 @@ def test_the_periodic_scan_finds_what_a_fresh_one_finds(api: FakeApi) -> None:
         one.pass_s(3601)
         assert one.evaluators.objects == objects + 8
         assert writes(api) == count
-        followed = _reports(api)
+        followed = stored_reports(api)
     for name in followed:
         api.remove(f"{REPORTS.format('a')}/{name}")
     with term(api, world) as one:
         one.settle()
-    assert _reports(api) == followed
+    assert stored_reports(api) == followed
     assert len(followed) == 8
     assert stored(api, "/api/v1/namespaces/a/pods/new") is not None

@@ -137,6 +137,7 @@ class Term:
         self.time = Time()
         self.recorded = Recorded()
         self.holds = True
+        self.successes: frozenset[str] | None = None
         known = Settings(namespace="kyverno", **settings)
         namespaces = Namespaces(world)
         clock = EngineClock(self.time.now, time.monotonic_ns)
@@ -159,6 +160,8 @@ class Term:
                 evaluators=self.evaluators,
                 published=world,
                 metrics=self.recorded,
+                events=self.recorded,
+                successes=lambda: self.successes,
                 settings=known,
                 holds_lease=lambda: self.holds,
                 health=self.recorded.health.append,
@@ -303,6 +306,30 @@ def stored(api: FakeApi, path: str) -> Json | None:
             if f"{key[0]}{namespace}/{key[2]}" == base and key[3] == name:
                 return raw
     return None
+
+
+def stored_reports(api: FakeApi) -> dict[str, Json]:
+    """Return the reports without what the API server and the clock decide.
+
+    K8S: the garbage collector deletes those whose object is gone.
+    """
+    with api.lock:
+        uids = {
+            raw["metadata"]["uid"]
+            for key, raw in api.objects.items()
+            if key[2] == "pods"
+        }
+        found = {
+            key[3]: msgspec.json.decode(msgspec.json.encode(raw))
+            for key, raw in api.objects.items()
+            if key[2].endswith("policyreports") and key[3] in uids
+        }
+    for raw in found.values():
+        for field in ("uid", "resourceVersion", "creationTimestamp", "generation"):
+            raw["metadata"].pop(field, None)
+        for row in raw["results"]:
+            row.pop("timestamp")
+    return found
 
 
 def results(report: Json | None) -> list[tuple[str, str, str]]:

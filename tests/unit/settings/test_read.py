@@ -162,6 +162,15 @@ def test_zero_workers_run_no_webhook() -> None:
     assert not settings.runs_webhook
 
 
+def test_a_background_pool_alone_passes_results_on() -> None:
+    env = {"REPORTS_ELSEWHERE": "true", "BACKGROUND_WORKERS": "1"}
+    found = read(
+        {f"KYVERNO_MP_{name}": one for name, one in env.items()}
+        | {"KYVERNO_MP_WEBHOOK_WORKERS": "0"}
+    )
+    assert resolve(found, {}).has_reports_pool
+
+
 @pytest.mark.parametrize(
     ("env", "problem"),
     [
@@ -179,6 +188,14 @@ def test_zero_workers_run_no_webhook() -> None:
         ({"REPORTS_WORKERS": "1", "STANDALONE": "true"}, "needs a cluster"),
         ({"REPORTS_RESULTS": "pass,maybe"}, "'maybe' is not one of"),
         ({"REPORTS_ELSEWHERE": "true", "STANDALONE": "true"}, "needs a webhook"),
+        (
+            {
+                "REPORTS_ELSEWHERE": "true",
+                "CLEANUP_WORKERS": "1",
+                "WEBHOOK_WORKERS": "0",
+            },
+            "needs a webhook or the background pool",
+        ),
         ({"CLEANUP_WORKERS": "2"}, "expected 0 to 1 processes"),
         ({"CLEANUP_WORKERS": "1", "STANDALONE": "true"}, "needs a cluster"),
         ({"WEBHOOK_WORKERS": "0"}, "0 leaves this pod without anything to run"),

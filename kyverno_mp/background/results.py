@@ -1,0 +1,151 @@
+"""Record the results of generate and mutate-existing rules for the reports.
+
+Room: background. Takes: results of a rule for a trigger, what was made of it. Gives:
+RuleResults. Next: leader/results/writer.py puts the records into EphemeralReports.
+May touch: a journal of this process; counts.
+Source: docs/behaviour/controllers 6.2, 6.5; Kyverno pkg/background/{generate,mutate},
+pkg/utils/report/results.go.
+
+The row is in the report of the trigger. One of a mutate-existing rule is about one
+target, although the rule may have many: they have the same key.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.limits import RESULT_RECORD_BYTES_MAX
+from kyverno_mp.pool.sinks import Metrics
+from kyverno_mp.program import result
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.reporting import GENERATE, MUTATE_EXISTING, Reporting
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.reports.entries import Row, Subject, public_row_of
+from kyverno_mp.reports.records import encode_results, encode_row
+from kyverno_mp.telemetry.families import ERRORS
+from kyverno_mp.values.jsonvalue import Json
+
+JOURNAL_FULL: Final = "background.results_full"
+TOO_LARGE: Final = "background.result_too_large"
+_EVENT: Final = ("Event", frozenset({"", "events.k8s.io"}))
+_GENERATED: Final = "generated-resources"
+_TARGET: Final = "patched-target"
+_WORST: Final = (result.ERROR, result.FAIL, result.WARNING, result.PASS, result.SKIP)
+"""Which result of several targets is reported."""
+
+
+Objects = list[Generated]
+
+
+class Wanted(NamedTuple):
+    """What a rule that applies generates for a trigger."""
+
+    objects: Objects
+    result: RuleResult
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResults:
+    """Appends records; threads may share it. ``now_ns``: the wall clock."""
+
+    append: Callable[[bytes], bool]
+    """Of a journal; False when it is full."""
+    reporting: Reporting
+    metrics: Metrics
+    now_ns: Callable[[], int]
+
+    def generated(
+        self,
+        policy: PolicyIR,
+        found: RuleResult,
+        request: Request,
+        created: Sequence[Generated] = (),
+    ) -> None:
+        """Record a generate rule. ``created``: what did not exist before."""
+        # KYVERNO: a result that created nothing is reported whatever allowedResults is.
+        if created and not self.reporting.has(found.status):
+            return
+        made = "; ".join(
+            _named(one.target.api_version, one.resource) for one in created
+        )
+        self._record(GENERATE, policy, found, request, {_GENERATED: made})
+
+    def mutated(
+        self,
+        policy: PolicyIR,
+        found: Iterable[RuleResult],
+        request: Request,
+        kinds: Sequence[str] | None,
+    ) -> None:
+        """Record a mutate-existing rule. ``kinds``: of its targets, None = unknown."""
+        reported = [one for one in found if self.reporting.has(one.status)]
+        if not reported:
+            return
+        worst = min(reported, key=lambda one: _WORST.index(one.status))
+        target = worst.patched_target
+        hides = kinds is None or any(map(hides_values, kinds))
+        named = _named(str(target.get("apiVersion")), target) if target else ""
+        self._record(
+            *(MUTATE_EXISTING, policy, worst, request, {_TARGET: named}), hides=hides
+        )
+
+    def _record(
+        self,
+        rule_type: str,
+        policy: PolicyIR,
+        found: RuleResult,
+        request: Request,
+        properties: dict[str, str],
+        *,
+        hides: bool = False,
+    ) -> None:
+        subject = _subject_of(request)
+        if subject is None or not self.reporting.reports(policy, rule_type):
+            return
+        kind = "Secret" if hides else request.kind
+        row = public_row_of(policy, found, kind)
+        if not hides_values(request.kind):
+            # Names may be made of values of the trigger.
+            row = _with(row, properties)
+        content = encode_results(self.now_ns(), subject, [encode_row(row)])
+        if len(content) > RESULT_RECORD_BYTES_MAX:
+            self.metrics.count(ERRORS, (TOO_LARGE,))
+        elif not self.append(content):
+            self.metrics.count(ERRORS, (JOURNAL_FULL,))
+
+
+def _with(row: Row, properties: dict[str, str]) -> Row:
+    given = {name: value for name, value in properties.items() if value}
+    return msgspec.structs.replace(row, properties={**row.properties, **given})
+
+
+def _named(api_version: str, raw: Json) -> str:
+    """Return how upstream names an object: Go's text of its kind, and its name."""
+    metadata = raw.get("metadata") or {}
+    group, _, version = api_version.rpartition("/")
+    text = f"{group}/{version}, Kind={raw.get('kind')} Name={metadata.get('name')}"
+    namespace = metadata.get("namespace")
+    return f"{text} Namespace={namespace}" if namespace else text
+
+
+def _subject_of(request: Request) -> Subject | None:
+    """Return the trigger; None if it cannot have a report, or is gone."""
+    if request.kind == _EVENT[0] and request.group in _EVENT[1]:
+        return None
+    metadata = request.object.get("metadata") or {}
+    if request.operation == "DELETE" or request.subresource or not metadata.get("uid"):
+        return None
+    group, version = request.group, request.version
+    return Subject(
+        api_version=f"{group}/{version}" if group else version,
+        kind=request.kind,
+        name=str(metadata.get("name") or ""),
+        namespace=str(metadata.get("namespace") or ""),
+        uid=str(metadata["uid"]),
+    )

@@ -1,0 +1,133 @@
+"""Kyverno's messages about one policy and one object, as Events.
+
+Room: kube. Takes: the outcome of rules. Gives: PolicyMessages, whose methods return
+EventInfos. Next: controllers/admission_events.py (reviews), reports/scan_events.py
+(scans). May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
+pkg/event/events.go.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.kube.events import EventInfo, Reference
+
+BLOCKED: Final = "Resource Blocked"
+PASSED: Final = "Resource Passed"
+MUTATED: Final = "Resource Mutated"
+VIOLATION: Final = "PolicyViolation"
+APPLIED: Final = "PolicyApplied"
+SKIPPED: Final = "PolicySkipped"
+POLICY_VERSION: Final = "kyverno.io/v1"
+_EXCEPTION_VERSION: Final = "kyverno.io/v2"
+UidOf = Callable[[str], str]
+"""Returns the uid of the PolicyException with key ``ns/name``, "" if none exists."""
+
+
+def no_uid(_key: str) -> str:
+    """Return "": the uids of PolicyExceptions are not known."""
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMessages:
+    """What a policy did to an object.
+
+    ``blocked``: the request was denied. ``at_ns``, ``seed``: as in EventInfo.
+    """
+
+    policy: Reference
+    about: Reference
+    controller: str
+    blocked: bool = False
+    at_ns: int = 0
+    seed: str = ""
+
+    def violation_on_policy(self, rule: str, status: str, message: str) -> EventInfo:
+        """Return the Event that regards the policy. ``rule``: may be ""."""
+        named = f": [{rule}] {status}" if rule else f": {status}"
+        note = self._object_name() + named + (" (blocked)" if self.blocked else "")
+        return self._info(
+            self.policy,
+            self.about,
+            VIOLATION,
+            BLOCKED if self.blocked else PASSED,
+            f"{note}; {message}" if message else note,
+            rule,
+        )
+
+    def violation_on_object(self, rule: str, status: str, message: str) -> EventInfo:
+        """Return the Event that regards the object."""
+        name = self.policy.name
+        note = f"policy {name}/{rule} {status}"
+        if message:
+            note += f": {message}"
+        # The Event does not refer to the policy, so the topic includes its name.
+        topic = f"{self.policy.namespace}/{name}/{rule}"
+        return self._info(self.about, None, VIOLATION, PASSED, note, topic)
+
+    def applied(self, *, mutates: bool) -> EventInfo:
+        """Return the Event of a success. ``mutates``: all rules are mutate rules."""
+        name = self._object_name()
+        if mutates:
+            note, action = f"{name} is successfully mutated", MUTATED
+        else:
+            note, action = f"{name}: pass", PASSED
+        return self._info(self.policy, self.about, APPLIED, action, note, "")
+
+    def skipped(
+        self, rule: str, exceptions: tuple[str, ...], uid_of: UidOf = no_uid
+    ) -> Iterator[EventInfo]:
+        """Yield the Events of a skip. ``exceptions``: their keys, ``ns/name``."""
+        about, policy = self.about, self.policy
+        place = (about.kind, about.namespace, about.name)
+        key = "/".join(part for part in place if part)
+        path = "/".join(p for p in (policy.namespace, policy.name, rule) if p)
+        for exception in exceptions:
+            namespace, _, name = exception.rpartition("/")
+            uid = uid_of(exception)
+            yield self._info(
+                Reference(_EXCEPTION_VERSION, "PolicyException", name, namespace, uid),
+                about,
+                SKIPPED,
+                PASSED,
+                f"resource {key} was skipped from policy rule {path}",
+                path,
+            )
+        keys = ", ".join(exceptions)
+        yield self._info(
+            policy,
+            about,
+            SKIPPED,
+            PASSED,
+            f"resource {key} was skipped from rule {rule} due to policy"
+            f" exceptions {keys}",
+            rule,
+        )
+
+    def _object_name(self) -> str:
+        about = self.about
+        place = f"{about.namespace}/" if about.namespace else ""
+        return f"{about.kind} {place}{about.name}"
+
+    def _info(
+        self,
+        on: Reference,
+        related: Reference | None,
+        reason: str,
+        action: str,
+        note: str,
+        topic: str,
+    ) -> EventInfo:
+        return EventInfo(
+            regarding=on,
+            related=related,
+            reason=reason,
+            action=action,
+            note=note,
+            controller=self.controller,
+            topic=topic,
+            at_ns=self.at_ns,
+            seed=self.seed,
+        )

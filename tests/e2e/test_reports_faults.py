@@ -1,0 +1,182 @@
+"""After faults, the reports are those of a fresh scan; what is told besides them.
+
+Red means: an object has no report, or another one than a new holder would write, or
+somebody who follows Events or reports misses what upstream's pools tell.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e import etcd
+from tests.e2e.api import Api
+from tests.e2e.conftest import Cluster
+from tests.e2e.control_plane import ControlPlane
+from tests.e2e.crds import install_crds
+from tests.e2e.product import Product, holder_of
+from tests.e2e.test_reports import REPORTS, Space
+from tests.e2e.waiting import wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+MANY: Final = 80
+_SETTINGS: Final = {
+    "REPORTS_WORKERS": "1",
+    "BACKGROUND_WORKERS": "1",
+    "POD_NAME": "first",
+}
+_POLICIES: Final = "/apis/kyverno.io/v1/clusterpolicies"
+_SERVER_S: Final = ("uid", "resourceVersion", "creationTimestamp", "generation")
+Json = Any
+
+
+@pytest.fixture(scope="module")
+def plane(cluster: Cluster, api: Api) -> ControlPlane:
+    if cluster.plane is None:
+        pytest.skip("an existing cluster is not ours to stop")
+    install_crds(api)
+    return cluster.plane
+
+
+@pytest.fixture(scope="module")
+def running(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Product]:
+    product = Product(plane, tmp_path_factory.mktemp("faults"), extra=_SETTINGS)
+    product.start()
+    try:
+        yield product
+    finally:
+        product.stop()
+        print(product.program.log.read_text()[-6000:])
+
+
+@pytest.fixture
+def space(plane: ControlPlane, running: Product) -> Iterator[Space]:
+    # A connection of its own: the API server is killed.
+    with Api(plane.access) as api:
+        wait_for(lambda: holder_of(api, REPORTS) == "first")
+        name = f"faults-{time.monotonic_ns()}"
+        api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        yield Space(api, name)
+        for one in api.get(_POLICIES)["items"]:
+            api.delete(f"{_POLICIES}/{one['metadata']['name']}")
+        api.delete(f"/api/v1/namespaces/{name}")
+
+
+def _create(space: Space, names: range) -> None:
+    for at in names:
+        space.put(f"m{at}", **({"team": "t"} if at % 2 else {}))
+
+
+def _ours(space: Space) -> dict[str, Json]:
+    """Give the reports of our objects without what the server and the clock decide."""
+    found = {name: one for name, one in space.all().items() if name[:1] == "m"}
+    for one in found.values():
+        for field in (*_SERVER_S, "managedFields"):
+            one["metadata"].pop(field, None)
+        for row in one["results"]:
+            row.pop("timestamp")
+    return found
+
+
+def _is_right(space: Space) -> bool:
+    found = _ours(space)
+    return set(found) == {f"m{at}" for at in range(MANY)} and all(
+        [row["result"] for row in one["results"]]
+        == ["pass" if int(name[1:]) % 2 else "fail"]
+        for name, one in found.items()
+    )
+
+
+def _kill(running: Product, name: str) -> None:
+    pid = wait_for(lambda: running.processes().get(name))
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: running.processes().get(name) not in (0, None, pid))
+
+
+def _answers(api: Api) -> bool:
+    try:
+        return api.ask("GET", "/readyz")[0] == 200
+    except OSError:
+        return False
+
+
+def test_reports_converge(space: Space, running: Product, plane: ControlPlane) -> None:
+    """Processes die while objects come; the API server goes; etcd is compacted."""
+    space.policy()
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(_create, space, range(MANY // 2))
+        _kill(running, "reports-evaluator")
+        _kill(running, "reports")
+        coming.result()
+    plane.apiserver.stop(signal.SIGKILL)
+    plane.apiserver.start()
+    with Api(plane.access) as own:
+        wait_for(lambda: _answers(own), 60)
+        again = Space(own, space.name)
+        _create(again, range(MANY // 2, MANY))
+        # Watches that go on where they were get 410 Gone.
+        etcd.compact(plane.etcd_url)
+        wait_for(lambda: _is_right(again), 180)
+        found = _ours(again)
+        own.ask("DELETE", again.reports)
+        _kill(running, "reports")
+        wait_for(lambda: _is_right(again), 180)
+        assert _ours(again) == found
+
+
+def test_what_a_scan_finds_is_told_in_events(space: Space) -> None:
+    """Of the object, in its namespace."""
+    space.put("old")
+    space.policy()
+
+    def notes() -> list[str]:
+        path = f"/apis/events.k8s.io/v1/namespaces/{space.name}/events"
+        return [
+            one["note"]
+            for one in space.api.get(path)["items"]
+            if one["reportingController"] == "kyverno-scan"
+            and (one["reason"], one["regarding"]["name"]) == ("PolicyViolation", "old")
+        ]
+
+    wait_for(notes)
+    [note] = notes()
+    assert note.startswith(f"policy {space.name}/r fail: ")
+
+
+def test_what_a_rule_generated_is_in_the_report_of_its_trigger(space: Space) -> None:
+    """Next to what the scan finds."""
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "name": "made"}
+    match = {"kinds": ["ConfigMap"], "names": ["m0"], "namespaces": [space.name]}
+    rule = {
+        "name": "g",
+        "match": {"any": [{"resources": match}]},
+        "generate": {
+            **made,
+            "namespace": space.name,
+            "synchronize": False,
+            "data": {"data": {"a": "b"}},
+        },
+    }
+    path = space.policy(space.rule(), rule)
+    wait_for(lambda: _is_ready(space.api, path))
+    raw = space.put("m0")
+    wait_for(lambda: space.rows(raw) == [("g", "pass"), ("r", "fail")], 60)
+    report = space.report(raw)
+    assert report is not None
+    named = f"/v1, Kind=ConfigMap Name=made Namespace={space.name}"
+    assert report["results"][0]["properties"]["generated-resources"] == named
+
+
+def _is_ready(api: Api, path: str) -> bool:
+    status = api.get(path).get("status") or {}
+    return any(
+        one["type"] == "Ready" and one["status"] == "True"
+        for one in status.get("conditions") or ()
+    )
