@@ -26,13 +26,23 @@ from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
     compile_cel,
+    compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import load_exceptions
 from kyverno_mp.cli.sources.folders import files_below, say_empty
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
-from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ResourceRuleIR
+from kyverno_mp.ir.admission_policy import (
+    AdmissionPolicyIR,
+    ConstraintsIR,
+    ResourceRuleIR,
+)
+from kyverno_mp.ir.cel_policies import (
+    AnyCelPolicyIR,
+    GeneratingPolicyIR,
+    MutatingPolicyIR,
+)
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
@@ -184,6 +194,52 @@ def _copy(ir: ValidatingPolicyIR, body: ValidatingBodyIR) -> dict[str, Json]:
     }
 
 
+def describe_cel(ir: AnyCelPolicyIR) -> dict[str, Json]:
+    """Return a policy that mutates, generates or deletes in the same shape."""
+    return {
+        "policy": ir.policy.key,
+        "kind": ir.policy.kind,
+        "failurePolicy": ir.policy.failure_policy,
+        "background": ir.policy.background,
+        "admission": ir.policy.admission,
+        "rules": [_cel_rule(ir, *one) for one in _bodies(ir)],
+    }
+
+
+def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str]]:
+    """Yield the name of each copy, what it matches and what it does."""
+    if isinstance(ir, MutatingPolicyIR):
+        for body in ir.bodies:
+            done = f"{len(body.mutations)} mutations"
+            yield body.copy, body.constraints, done
+    elif isinstance(ir, GeneratingPolicyIR):
+        yield "", ir.constraints, f"{len(ir.generations)} expressions"
+    else:
+        yield "", ir.constraints, f"schedule {ir.schedule}"
+
+
+def _cel_rule(
+    ir: AnyCelPolicyIR, copy: str, constraints: ConstraintsIR | None, done: str
+) -> dict[str, Json]:
+    rules = constraints.rules if constraints is not None else ()
+    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
+    of_all = isinstance(ir, MutatingPolicyIR) and constraints is None
+    return {
+        "name": f"autogen-{copy}" if copy else ir.policy.name,
+        "body": done,
+        "autogen": bool(copy),
+        "kinds": ["*"] if of_all else _resources(rules),
+        "operations": _each(one.operations for one in rules),
+        "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
+        "action": "",
+        "overrides": False,
+        "context": [],
+        "effects": effects,
+        "exceptions": [exception.key for exception in ir.exceptions],
+        "notEvaluated": "",
+    }
+
+
 def _resources(rules: Sequence[ResourceRuleIR]) -> list[str]:
     """Return ``group/version/resource`` of all rules, shortened as kinds are."""
     return _each(
@@ -249,6 +305,8 @@ def called(
     policies += [describe_admission(one) for one in compile_admission(found)]
     cel = compile_cel(found, of_cel, compiled)
     policies += [describe_validating(one) for one in cel]
+    others = compile_others(found, of_cel, compiled)
+    policies += [describe_cel(one) for one in others]
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     refused += [f"not evaluated by this version: {name}" for name in found.unsupported]

@@ -6,7 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7; Kyverno pkg/cel/autogen, pkg/cel/policies/vpol/autogen.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from kyverno_mp.policy.admission_policy import (
     MatchResources,
     NamedRuleWithOperations,
+    Operations,
 )
 from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.policy.validating_policy import ValidatingPolicySpec
@@ -38,12 +39,24 @@ def copies_of(
     spec: ValidatingPolicySpec,
 ) -> Iterator[tuple[str, ValidatingPolicySpec]]:
     """Yield (name of the configuration, spec) of each copy."""
-    constraints = spec.match_constraints
-    if constraints is None or not _is_for_pods(constraints):
-        return
     wanted = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         wanted = spec.autogen.pod_controllers.controllers
+    for name, constraints, prefix in copied_constraints(spec.match_constraints, wanted):
+        moved = msgspec.convert(_moved(spec.raw(), prefix), ValidatingPolicySpec)
+        yield name, msgspec.structs.replace(moved, match_constraints=constraints)
+
+
+def copied_constraints(
+    constraints: MatchResources | None, wanted: Sequence[str] | None
+) -> Iterator[tuple[str, MatchResources | None, str]]:
+    """Yield name, match constraints and path of the Pod of each copy.
+
+    ``wanted``: the controllers of the policy, None = all.
+    """
+    if constraints is None or not _is_for_pods(constraints):
+        return
+    operations = constraints.resource_rules[0].operations
     for name, groups, prefix in _COPIES:
         resources = {
             plural: group
@@ -51,7 +64,7 @@ def copies_of(
             if wanted is None or plural in wanted
         }
         if resources:
-            yield name, _copy(spec, resources, prefix)
+            yield name, _constraints(operations, resources), prefix
 
 
 def _is_for_pods(constraints: MatchResources) -> bool:
@@ -75,27 +88,23 @@ def _selects(selector: LabelSelector | None) -> bool:
     )
 
 
-def _copy(
-    spec: ValidatingPolicySpec, resources: dict[str, str], prefix: str
-) -> ValidatingPolicySpec:
-    assert spec.match_constraints is not None
-    operations = spec.match_constraints.resource_rules[0].operations
-    constraints = None
-    if operations:
-        rules = tuple(
-            NamedRuleWithOperations(
-                api_groups=(group,),
-                api_versions=("v1",),
-                resources=tuple(
-                    sorted(one for one, of in resources.items() if of == group)
-                ),
-                operations=operations,
-            )
-            for group in sorted(set(resources.values()))
+def _constraints(
+    operations: Operations, resources: dict[str, str]
+) -> MatchResources | None:
+    if not operations:
+        return None
+    rules = tuple(
+        NamedRuleWithOperations(
+            api_groups=(group,),
+            api_versions=("v1",),
+            resources=tuple(
+                sorted(one for one, of in resources.items() if of == group)
+            ),
+            operations=operations,
         )
-        constraints = MatchResources(resource_rules=rules)
-    moved = msgspec.convert(_moved(spec.raw(), prefix), ValidatingPolicySpec)
-    return msgspec.structs.replace(moved, match_constraints=constraints)
+        for group in sorted(set(resources.values()))
+    )
+    return MatchResources(resource_rules=rules)
 
 
 def _moved(value: Json, prefix: str) -> Json:

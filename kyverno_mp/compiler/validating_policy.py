@@ -7,7 +7,7 @@ Source: docs/behaviour/cel 4, 5, 6; Kyverno
 pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -22,6 +22,7 @@ from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.functions import identities
+from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.program import compile_expression
 from kyverno_mp.expr.cel.types import Type, list_of, object_type, opaque_type
@@ -32,6 +33,7 @@ from kyverno_mp.ir.validating_policy import (
     ValidatingBodyIR,
     ValidatingPolicyIR,
 )
+from kyverno_mp.policy.cel_policies import AnyCelPolicy
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.fields.validation import CELValidation
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
@@ -49,7 +51,7 @@ _CODE: Final = "policy.expression"
 _REQUEST: Final = "kubernetes.AdmissionRequest"
 _EXCEPTIONS: Final = object_type("libs.Exception")
 _VARIABLES: Final = object_type("kyverno.variables")
-_NAMES: Final[dict[str, Type]] = {
+NAMES: Final[dict[str, Type]] = {
     "object": types.DYN,
     "oldObject": types.DYN,
     "request": object_type(_REQUEST),
@@ -88,7 +90,7 @@ def compile_validating_policy(
     compiled, unusable = compile_with_exceptions(document, exceptions)
     if unusable:
         problems = dict.fromkeys(problem for _, problem in unusable)
-        raise DocumentInvalid(list(problems), Where(policy=_key(document)))
+        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
     return compiled
 
 
@@ -105,18 +107,18 @@ def compile_with_exceptions(
     problems: list[Problem] = []
     is_json = document.mode == JSON_MODE
     for copy, spec in (("", document.spec), *copies_of(document.spec)):
-        builder = _Builder(document.metadata.namespace)
+        builder = Builder(document.metadata.namespace)
         bodies.append(builder.body(copy, spec, is_json=is_json))
         problems += builder.problems
     if problems:
         unique = list(dict.fromkeys(problems))
-        raise DocumentInvalid(unique, Where(policy=_key(document)))
+        raise DocumentInvalid(unique, Where(policy=key_of(document)))
     attached, unusable = [], []
     for exception in exceptions:
         if not names_policy(exception, document):
             continue
-        builder = _Builder(document.metadata.namespace)
-        found = _exception(exception, builder)
+        builder = Builder(document.metadata.namespace)
+        found = compile_exception(exception, builder)
         if not builder.problems:
             attached.append(found)
         unusable += [(exception.key, problem) for problem in builder.problems]
@@ -133,12 +135,14 @@ def compile_with_exceptions(
 
 def expression_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
     """Yield the expressions of the policy as written that do not compile."""
-    builder = _Builder(document.metadata.namespace)
+    builder = Builder(document.metadata.namespace)
     builder.body("", document.spec, is_json=document.mode == JSON_MODE)
     yield from builder.problems
 
 
-def names_policy(exception: CelPolicyException, document: AnyValidatingPolicy) -> bool:
+def names_policy(
+    exception: CelPolicyException, document: AnyValidatingPolicy | AnyCelPolicy
+) -> bool:
     """Return whether the exception names the policy. KYVERNO: by name and kind only."""
     return any(
         (ref.name, ref.kind) == (document.metadata.name, document.kind)
@@ -146,12 +150,16 @@ def names_policy(exception: CelPolicyException, document: AnyValidatingPolicy) -
     )
 
 
-def _key(document: AnyValidatingPolicy) -> str:
+def key_of(document: AnyValidatingPolicy | AnyCelPolicy) -> str:
+    """Return ``namespace/name``, or ``name`` alone."""
     namespace, name = document.metadata.namespace, document.metadata.name
     return f"{namespace}/{name}" if namespace else name
 
 
-def _exception(exception: CelPolicyException, builder: "_Builder") -> CelExceptionIR:
+def compile_exception(
+    exception: CelPolicyException, builder: "Builder"
+) -> CelExceptionIR:
+    """Compile an exception from a policy."""
     spec = exception.spec
     priority = exception.metadata.labels.get(_PRIORITY, "")
     expires = parse_time(RFC3339, spec.expires_at) if spec.expires_at else None
@@ -174,25 +182,32 @@ def _policy(document: AnyValidatingPolicy) -> PolicyIR:
     return msgspec.structs.replace(
         describe(document.kind, document.metadata, document.metadata.namespace),
         failure_policy=document.spec.failure_policy,
-        admission=evaluation is None or _is_on(evaluation.admission),
-        background=evaluation is None or _is_on(evaluation.background),
+        admission=evaluation is None or is_on(evaluation.admission),
+        background=evaluation is None or is_on(evaluation.background),
     )
 
 
-def _is_on(switch: Enabled | None) -> bool:
+def is_on(switch: Enabled | None) -> bool:
+    """Return whether a switch that is on by default is on."""
     return switch is None or switch.enabled is not False
 
 
-class _Builder:
+class Builder:
     """Compiles the expressions of one copy of a policy, and collects problems."""
 
-    def __init__(self, namespace: str) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        names: dict[str, Type] = NAMES,
+        library: Callable[..., Library] = kyverno_library,
+    ) -> None:
+        """``names``, ``library``: the variables and the functions of the kind."""
         self.problems: list[Problem] = []
         self._fields: dict[str, Type] = {}
-        self._environment = Environment(
-            _NAMES,
+        self.environment = Environment(
+            names,
             {**_RECORDS, _VARIABLES.name: self._fields},
-            library=kyverno_library(namespaced=bool(namespace)),
+            library=library(namespaced=bool(namespace)),
         )
 
     def body(
@@ -207,7 +222,7 @@ class _Builder:
             copy=copy,
             constraints=build_constraints(spec.match_constraints),
             conditions=self.conditions(spec.match_conditions),
-            variables=self._variables(spec.variables),
+            variables=self.variables(spec.variables),
             validations=tuple(
                 self._validation(given, f"spec.validations[{index}]")
                 for index, given in enumerate(spec.validations)
@@ -217,7 +232,7 @@ class _Builder:
             else tuple(
                 NamedExpressionIR(
                     given.key,
-                    self._compiled(
+                    self.compiled(
                         given.value_expression,
                         f"spec.auditAnnotations[{index}].valueExpression",
                         _TEXT_OR_NULL,
@@ -228,45 +243,43 @@ class _Builder:
         )
 
     def conditions(
-        self, given: Sequence[NamedExpression]
+        self, given: Sequence[NamedExpression], path: str = "spec.matchConditions"
     ) -> tuple[NamedExpressionIR, ...]:
         """Compile match conditions of a policy or of an exception."""
         return tuple(
             NamedExpressionIR(
                 one.name,
-                self._compiled(
-                    one.expression, f"spec.matchConditions[{index}].expression", _BOOL
-                )[0],
+                self.compiled(one.expression, f"{path}[{index}].expression", _BOOL)[0],
             )
             for index, one in enumerate(given)
         )
 
-    def _variables(
+    def variables(
         self, given: Sequence[NamedExpression]
     ) -> tuple[NamedExpressionIR, ...]:
         """Compile variables; each can use those before it, with their types."""
         built = []
         for index, one in enumerate(given):
             path = f"spec.variables[{index}].expression"
-            expression, found = self._compiled(one.expression, path)
+            expression, found = self.compiled(one.expression, path)
             self._fields[one.name] = found
             built.append(NamedExpressionIR(one.name, expression))
         return tuple(built)
 
     def _validation(self, given: CELValidation, path: str) -> CelValidationIR:
-        expression, _ = self._compiled(given.expression, f"{path}.expression", _BOOL)
+        expression, _ = self.compiled(given.expression, f"{path}.expression", _BOOL)
         message = None
         if given.message_expression:
             place = f"{path}.messageExpression"
-            message, _ = self._compiled(given.message_expression, place, _TEXT)
+            message, _ = self.compiled(given.message_expression, place, _TEXT)
         return CelValidationIR(expression, given.message, message)
 
-    def _compiled(
+    def compiled(
         self, text: str, path: str, wanted: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
         """Compile one expression of one of these types; () = any."""
         try:
-            expression, found = compile_expression(text, self._environment)
+            expression, found = compile_expression(text, self.environment)
         except ExpressionInvalid as error:
             return self._refused(text, path, error.message), types.DYN
         if wanted and found not in wanted:

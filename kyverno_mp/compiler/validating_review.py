@@ -6,7 +6,7 @@ Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/vpol/validate.go.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +16,7 @@ from kyverno_mp.compiler.validating_policy import expression_problems
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel.nodes import Ident
 from kyverno_mp.expr.cel.parse import parse
+from kyverno_mp.policy.admission_policy import MatchResources
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.policy.validating_policy import JSON_MODE, AnyValidatingPolicy
 
@@ -42,12 +43,20 @@ def expression_faults_of(document: AnyValidatingPolicy) -> Iterator[Problem]:
 
 def review_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
     """Yield the other reasons to refuse the policy."""
-    constraints = document.spec.match_constraints
+    yield from common_problems(
+        document.spec.match_constraints, document.metadata.namespace, _texts(document)
+    )
+
+
+def common_problems(
+    constraints: MatchResources | None, namespace: str, texts: Iterable[str]
+) -> Iterator[Problem]:
+    """Yield the reasons that all kinds share; ``texts``: the expressions."""
     if constraints is None or not constraints.resource_rules:
         path = "spec.matchConstraints"
         upstream = f"{path}: {_REQUIRED}"
         yield Problem("policy.required", path, "", _REQUIRED, upstream)
-    if document.metadata.namespace and any(map(_names_http, _texts(document))):
+    if namespace and any(map(_names_http, texts)):
         upstream = f"spec: {_NO_HTTP}"
         yield Problem("policy.http", "spec", "", _NO_HTTP, upstream)
 

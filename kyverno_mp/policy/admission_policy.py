@@ -21,6 +21,8 @@ from kyverno_mp.policy.fields.validation import (
 )
 from kyverno_mp.values.jsonvalue import Json
 
+Operations = tuple[Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"], ...]
+
 
 class NamedRuleWithOperations(Fields, frozen=True):
     """Operations and resources to match; an empty list of names means all."""
@@ -29,7 +31,7 @@ class NamedRuleWithOperations(Fields, frozen=True):
     api_versions: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
     resource_names: tuple[str, ...] = ()
-    operations: tuple[Literal["CREATE", "UPDATE", "DELETE", "CONNECT", "*"], ...] = ()
+    operations: Operations = ()
     scope: Literal["Cluster", "Namespaced", "*"] = "*"
 
 

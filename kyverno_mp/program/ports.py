@@ -19,6 +19,7 @@ from kyverno_mp.values.wildcard import contains_wildcard
 if TYPE_CHECKING:
     # PERF: start of the command line: CEL is loaded only by runs with such policies.
     from kyverno_mp.expr.cel.outside import (
+        GeneratorPort,
         GlobalPort,
         HttpPort,
         ImagePort,
@@ -222,6 +223,7 @@ class CelPorts(NamedTuple):
     own_resources: "ResourcePort | None" = None
     """For namespaced policies in place of ``resources``: with what they may do."""
     namespaces: NamespaceObjects | None = None
+    generator: "GeneratorPort | None" = None
 
 
 _NO_CEL = CelPorts()

@@ -29,7 +29,11 @@ _WORD: Final = {
     result.SKIP: "skip",
 }
 _SOURCES: Final = {
+    "GeneratingPolicy": "KyvernoGeneratingPolicy",
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
+    "MutatingPolicy": "KyvernoMutatingPolicy",
+    "NamespacedGeneratingPolicy": "KyvernoGeneratingPolicy",
+    "NamespacedMutatingPolicy": "KyvernoMutatingPolicy",
     "NamespacedValidatingPolicy": "KyvernoValidatingPolicy",
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
     "ValidatingPolicy": "KyvernoValidatingPolicy",

@@ -345,7 +345,10 @@ def _remove_present(document: Json, operation: Operation, spend: Spender) -> Jso
         raise failed(
             f'remove operation does not apply: doc is missing path: "{path}": {MISSING}'
         )
-    problem = entry_at(container, decoded(tokens[-1]))[1]
+    key = decoded(tokens[-1])
+    problem = entry_at(container, key)[1]
+    if problem and type(container) is dict:
+        problem = f"Unable to remove nonexistent key: {key}: {MISSING}"
     if problem:
         raise failed(f"error in remove for path: '{path}': {problem}")
     return _remove(document, operation, spend)
@@ -365,7 +368,10 @@ def _removed(document: Json, tokens: Sequence[str], spend: Spender) -> Json:
     return changed(document, tokens, drop, spend)
 
 
-def _replace(document: Json, operation: Operation, spend: Spender) -> Json:
+def _replace(
+    document: Json, operation: Operation, spend: Spender, *, sets: bool = False
+) -> Json:
+    """Replace a value; ``sets``: also one that a map does not have."""
     path, value = operation["path"], operation["value"]
     if path == "":
         if type(value) is not dict and type(value) is not list:
@@ -378,7 +384,8 @@ def _replace(document: Json, operation: Operation, spend: Spender) -> Json:
             f"replace operation does not apply: doc is missing path: {path}: {MISSING}"
         )
     key = decoded(tokens[-1])
-    if entry_at(container, key)[1]:
+    is_there = not entry_at(container, key)[1]
+    if not is_there and not (sets and type(container) is dict):
         raise failed(
             f"replace operation does not apply: doc is missing key: {path}: {MISSING}"
         )
@@ -482,4 +489,6 @@ _APPLY: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
 _STRICT: Final[dict[str, Callable[[Json, Operation, Spender], Json]]] = {
     "add": partial(_add, grows=False),
     "remove": _remove_present,
+    # K8S: its version of the library finds every key of a map (json-patch v4).
+    "replace": partial(_replace, sets=True),
 }

@@ -16,9 +16,6 @@ from tests.conformance.place import PRESENT, ROOT
 
 # tag prefix -> the capability it needs; the first that fits names the case's gap.
 MISSING = (
-    ("kind:MutatingPolicy", "CEL kinds"),
-    ("kind:GeneratingPolicy", "CEL kinds"),
-    ("kind:DeletingPolicy", "CEL kinds"),
     ("kind:ImageValidatingPolicy", "CEL kinds"),
     ("evaluation:Envoy", "CEL kinds"),
     ("evaluation:HTTP", "CEL kinds"),

@@ -20,10 +20,14 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
+    from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
     from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
 VALIDATING_POLICIES: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
-_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+MUTATING_POLICIES: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
+GENERATING_POLICIES: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
+DELETING_POLICIES: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
 class Payload(dict[str, Json]):
@@ -37,6 +41,14 @@ class CelInput:
     policies: Sequence[ValidatingPolicyIR] = ()
     plurals: Plurals | None = None
     """Of kinds that not every cluster has."""
+    others: "Sequence[AnyCelPolicyIR]" = ()
+    """Policies that mutate, generate or delete."""
+    targets: Sequence[dict[str, Json]] = ()
+    """The existing objects that policies may change."""
+    is_cluster: bool = False
+    """A cluster is there, or is simulated."""
+    payload_word: str = "json"
+    """What a DeletingPolicy calls a JSON payload."""
 
 
 class CelPolicies:
@@ -76,7 +88,7 @@ class CelPolicies:
         """
         if self._for_objects:
             asked = self._asked(request)
-            namespace = self._namespace(asked)
+            namespace = namespace_of(asked, self._values)
             yield from self._verdicts(
                 self._for_objects, asked, runtime, namespace=namespace
             )
@@ -123,7 +135,7 @@ class CelPolicies:
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
         if name and not asked.namespace_labels:
-            asked = replace(asked, namespace_labels={_NAME_LABEL: name})
+            asked = replace(asked, namespace_labels={NAME_LABEL: name})
         return asked
 
     def _guessed(self, kind: str) -> str:
@@ -139,20 +151,21 @@ class CelPolicies:
                         return resource
         return ""
 
-    def _namespace(self, request: Request) -> Json:
-        """Return the variable ``namespaceObject``: None for an unknown namespace."""
-        name = request.namespace
-        found = self._values.namespace_objects.get(name)
-        if found is not None:
-            return {"spec": {}, "status": {}, **found}
-        labels = request.namespace_labels
-        if not name or labels == {_NAME_LABEL: name}:
-            return None
-        metadata: dict[str, Json] = {"name": name, "labels": dict(labels)}
-        return {
-            "apiVersion": "v1",
-            "kind": "Namespace",
-            "metadata": metadata,
-            "spec": {},
-            "status": {},
-        }
+
+def namespace_of(request: Request, values: Values) -> Json:
+    """Return the variable ``namespaceObject``: None for an unknown namespace."""
+    name = request.namespace
+    found = values.namespace_objects.get(name)
+    if found is not None:
+        return {"spec": {}, "status": {}, **found}
+    labels = request.namespace_labels
+    if not name or labels == {NAME_LABEL: name}:
+        return None
+    metadata: dict[str, Json] = {"name": name, "labels": dict(labels)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": metadata,
+        "spec": {},
+        "status": {},
+    }

@@ -41,6 +41,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
     compile_cel,
+    compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.git import GitAccess
@@ -58,7 +59,12 @@ from kyverno_mp.policy.problems import DocumentInvalid
 if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import ContextFile
 
-_CLEANUP_KINDS = ("CleanupPolicy", "ClusterCleanupPolicy")
+_LAST = {
+    "DeletingPolicy": 1,
+    "NamespacedDeletingPolicy": 1,
+    "CleanupPolicy": 2,
+    "ClusterCleanupPolicy": 2,
+}
 _DIVIDER = "-" * 70
 
 
@@ -89,6 +95,7 @@ def _run_in(
         policies.documents, exceptions.of_rules, policies.cleanups, verifies=True
     )
     cel = compile_cel(policies, exceptions.of_cel, compiled)
+    others = compile_others(policies, exceptions.of_cel, compiled)
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, scene.given, exceptions)
     evaluator = Evaluator(
@@ -104,12 +111,14 @@ def _run_in(
             scene.plurals,
             in_cluster=options.cluster,
         ),
-        cel=CelInput(cel, scene.plurals),
+        cel=CelInput(cel, scene.plurals, others, is_cluster=options.cluster),
         with_messages=needs_messages(options),
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     located = []
-    known = [one.policy for one in compiled.policies] + [one.policy for one in cel]
+    known = [one.policy for one in compiled.policies] + [
+        one.policy for one in (*cel, *others)
+    ]
     rounds = evaluate_all(evaluator, compiled, known, scene.given, options)
     for position, responses in enumerate(rounds):
         counts.errors += responses is None
@@ -119,8 +128,8 @@ def _run_in(
             # PERF: of a large cluster most responses are names of rules that passed.
             if needs_response(response, options):
                 located.append((response, location))
-    # Results of clean-up policies come last (docs/behaviour/cli 3).
-    located.sort(key=lambda each: each[0].policy.kind in _CLEANUP_KINDS)
+    # Results of policies that delete come last (docs/behaviour/cli 3).
+    located.sort(key=lambda each: _LAST.get(each[0].policy.kind, 0))
     print_objects([response for response, _ in located], options)
     _print_invalid(compiled, _printer(options))
     print_responses(located, counts, options)
@@ -170,7 +179,7 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
     """KYVERNO: nothing to do is a success; a wrong path must not look like a pass."""
     loaded = (policies.documents, policies.cleanups, policies.admission)
     lost = (policies.failed_paths, policies.unsupported)
-    if not any((*loaded, policies.validating, *lost)):
+    if not any((*loaded, policies.validating, policies.cel, *lost)):
         click.echo(f"no policies in {', '.join(options.policies)}", err=True)
     if not len(scene.given) and not (scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
@@ -264,7 +273,7 @@ def _banner(
     rules = sum(len(policy.rules) for policy in compiled.policies)
     rules += compiled.invalid_rules  # KYVERNO: they are refused later (behaviour/cli 3)
     rules += len(policies.unsupported) + len(compiled.cleanups)
-    rules += len(policies.admission) + len(policies.validating)
+    rules += len(policies.admission) + len(policies.validating) + len(policies.cel)
     count = exceptions.count
     tail = f" with {count} exception(s)" if count else ""
     click.echo(

@@ -7,7 +7,12 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
 from dataclasses import dataclass
 
 from kyverno_mp.cli.apply.admission_policies import VALIDATING
-from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
+from kyverno_mp.cli.apply.cel_policies import (
+    DELETING_POLICIES,
+    GENERATING_POLICIES,
+    MUTATING_POLICIES,
+    VALIDATING_POLICIES,
+)
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.program import result
 
@@ -24,12 +29,19 @@ class Counts:
 
     def add(self, response: Response, *, audit_warn: bool) -> None:
         """Count the results of one response."""
+        kind = response.policy.kind
+        if kind in MUTATING_POLICIES or kind in GENERATING_POLICIES:
+            self._add_cel(response)
+            return
         self.passed += len(response.passed)
         self.skipped += len(response.skipped)
         # KYVERNO: scored and --audit-warn do not count for policies in CEL, nor do
         # skips of the API server's
         # (docs/behaviour/cli 9).
-        counts_skips = response.policy.kind in VALIDATING_POLICIES
+        counts_skips = response.policy.kind in (
+            *VALIDATING_POLICIES,
+            *DELETING_POLICIES,
+        )
         is_plain = counts_skips or response.policy.kind == VALIDATING
         for rule in response.results:
             if rule.status == result.PASS:
@@ -51,6 +63,23 @@ class Counts:
                 self.warned += 1
             else:
                 self.skipped += 1
+
+    def _add_cel(self, response: Response) -> None:
+        """Count the results of a policy in CEL that mutates or generates.
+
+        KYVERNO: mutations count twice, those of existing objects not at all; of a
+        GeneratingPolicy only passes and failures count (docs/behaviour/cli 9).
+        """
+        mutates = response.policy.kind in MUTATING_POLICIES
+        if mutates and response.patched is None:
+            return
+        for rule in response.results:
+            times = 2 if mutates else 1
+            self.passed += times * (rule.status == result.PASS)
+            self.failed += times * (rule.status == result.FAIL)
+            if mutates:
+                self.errors += times * (rule.status == result.ERROR)
+                self.skipped += times * (rule.status == result.SKIP)
 
     def summary(self) -> str:
         """Return the last line of ``apply``."""

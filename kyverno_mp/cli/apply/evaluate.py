@@ -4,10 +4,12 @@ Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses p
 object, mutating policies first, then in policy order. Next: command, testing/command.
 May touch: nothing outside its arguments (the ports of cluster data are passed in).
 Source: docs/behaviour/cli 7, 7b, 8.
+
+Over 400 lines: the stages of one object, in their order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kyverno_mp.cli.apply.admission_policies import (
@@ -25,7 +27,7 @@ from kyverno_mp.program.batch import Batch
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.matching.subject import metadata_text, resource_name
-from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.recall import VerdictCache
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
@@ -34,6 +36,7 @@ from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
+    from kyverno_mp.cli.apply.cel_stages import CelStages
     from kyverno_mp.cli.apply.generation import CloneSources, Generations
     from kyverno_mp.cli.apply.image_stage import ImageStage
     from kyverno_mp.program.cleanup import LinkedCleanup
@@ -102,6 +105,14 @@ def _generations(
     return Generations(policies, cluster_data, clock, sources)
 
 
+def _stages(
+    cel: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
+) -> "CelStages":
+    from kyverno_mp.cli.apply.cel_stages import CelStages
+
+    return CelStages(cel, values, user, ports)
+
+
 def _linked_cleanups(cleanups: Sequence[CleanupIR]) -> "list[LinkedCleanup]":
     from kyverno_mp.program.cleanup import LinkedCleanup
 
@@ -151,6 +162,10 @@ class Evaluator:
         ]
         self._admission = AdmissionPolicies(admission or AdmissionInput(), user)
         self._cel = CelPolicies(cel or CelInput(), values, user, cluster_data.cel)
+        self._payload_word = (cel or CelInput()).payload_word
+        self._stages: CelStages | None = None
+        if cel is not None and cel.others:
+            self._stages = _stages(cel, values, user, cluster_data.cel)
         self._values = values
         self._user = user
         self._engine = Engine(cluster_data, clock)
@@ -165,7 +180,11 @@ class Evaluator:
         if isinstance(resource, Payload):
             # KYVERNO: only policies in CEL see it; the others see an empty object
             # (docs/behaviour/cli 8).
-            return [*self.apply({}), *self._validate_payload(resource)]
+            return [
+                *self.apply({}),
+                *self._validate_payload(resource),
+                *self._delete(resource, self._payload_word),
+            ]
         name = metadata_text(resource, "name")
         given = resource
         responses = []
@@ -187,12 +206,19 @@ class Evaluator:
         for response in self._mutate_admission(resource):
             responses.append(response)
             resource = response.patched or {}
+        for response in self._mutate_cel(resource):
+            responses.append(response)
+            if response.patched is not None:
+                resource = response.patched
         if resource and self._cel.validates:
             context = self._engine.open(self._request(resource, {}))
             verdicts = self._cel.validate(context.request, context.runtime)
             responses.extend(_response(verdict, resource) for verdict in verdicts)
         responses.extend(self._evaluate_admission(resource))
+        responses.extend(self._generate_cel(resource))
         responses.extend(self._generate(resource, name))
+        if given:
+            responses.extend(self._delete(given))
         responses.extend(self._clean_up(given))
         return responses
 
@@ -247,6 +273,43 @@ class Evaluator:
                     policy, resource, [verdict.result], patched=patched, path=path
                 )
                 resource = patched or {}
+
+    def _mutate_cel(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield responses of MutatingPolicies, then those for existing objects."""
+        if self._stages is None or not resource:
+            return
+        path, stages = resource_path(resource), self._stages
+        context = self._engine.open(self._request(resource, {}))
+        last = resource
+        for verdict in stages.mutate(context.request, context.runtime):
+            response = _response(verdict, resource)
+            response.patched = last = verdict.patched or resource
+            response.path = path
+            yield response
+        request = self._request(last, {})
+        trigger = replace(request, object=last)
+        for verdict in stages.mutate_targets(trigger, context.runtime):
+            yield _response(verdict, last)
+
+    def _generate_cel(self, resource: dict[str, Json]) -> Iterator[Response]:
+        """Yield responses of GeneratingPolicies."""
+        if self._stages is not None and resource:
+            path = resource_path(resource)
+            context = self._engine.open(self._request(resource, {}))
+            for verdict in self._stages.generate(context.request, context.runtime):
+                response = _response(verdict, resource)
+                response.path = path
+                yield response
+
+    def _delete(
+        self, resource: dict[str, Json], what: str = "resource"
+    ) -> Iterator[Response]:
+        """Yield responses of DeletingPolicies on the original object."""
+        if self._stages is not None:
+            context = self._engine.open(self._request(resource, {}))
+            found = self._stages.delete(context.request, context.runtime, what)
+            for verdict in found:
+                yield _response(verdict, resource)
 
     def _evaluate_admission(self, resource: dict[str, Json]) -> Iterator[Response]:
         """Yield responses of the API server's own validating policies."""

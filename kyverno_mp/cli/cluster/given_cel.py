@@ -13,6 +13,7 @@ from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.program.ports import CelPorts, Images
+from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import labels_of
 
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from kyverno_mp.expr.cel.outside import HttpPort, HttpRequest
 
 _Key = tuple[str, str]
+_OF_STORED = (
+    "uid",
+    "managedFields",
+    "annotations",
+    "resourceVersion",
+    "creationTimestamp",
+)
+CLUSTER_SCOPED = frozenset(
+    (one.api_version, one.kind) for one in BUILT_IN if not one.is_namespaced
+)
 
 
 class GivenResources:
@@ -35,15 +46,30 @@ class GivenResources:
         self._plurals = known_plurals(plurals)
         self._is_cluster = is_cluster
         self._objects: dict[_Key, list[Json]] = {}
+        self._add(objects)
+
+    def _add(self, objects: Sequence[Json]) -> None:
         for raw in objects:
             api_version = str(raw.get("apiVersion", ""))
             plural = self._plural_of(api_version, str(raw.get("kind", "")))
             if plural:
                 self._objects.setdefault((api_version, plural), []).append(raw)
-            elif not is_cluster:
+            elif not self._is_cluster:
                 kind = raw.get("kind", "")
                 text = f'no matches for kind "{kind}" in version "{api_version}"'
                 raise CommandFailed(text)
+
+    def with_objects(self, objects: Sequence[Json]) -> "GivenResources":
+        """Return these objects and others; those of unknown kinds are left out."""
+        found = GivenResources((), self._plurals, is_cluster=self._is_cluster)
+        known = [
+            raw
+            for raw in objects
+            if self._plural_of(str(raw.get("apiVersion", "")), str(raw.get("kind", "")))
+        ]
+        for listed in (*self._objects.values(), known):
+            found._add(listed)
+        return found
 
     def _plural_of(self, api_version: str, kind: str) -> str:
         return self._plurals.get((api_version.rpartition("/")[0], kind), "")
@@ -149,6 +175,50 @@ class RegistryMetadata:
             "manifest": found["manifest"],
             "config": found["configData"],
         }
+
+
+class GeneratedObjects:
+    """The objects that policies generate, which nothing creates here.
+
+    ``is_cluster``: as in front of a real cluster; otherwise as upstream's context.
+    """
+
+    def __init__(self, *, is_cluster: bool) -> None:
+        self._is_cluster = is_cluster
+        self._objects: list[dict[str, Json]] = []
+
+    def generate(
+        self, namespace: str, objects: Sequence[dict[str, Json]], _deadline_ns: int
+    ) -> None:
+        """Keep the objects, and the items of lists. Raises: ExpressionFailed."""
+        for raw in objects:
+            items = raw.get("items")
+            for item in items if type(items) is list else [raw]:
+                self._objects.append(self._placed(item, namespace))
+
+    def take(self) -> list[dict[str, Json]]:
+        """Return the objects, and forget them."""
+        found, self._objects = self._objects, []
+        return found
+
+    def _placed(self, raw: dict[str, Json], namespace: str) -> dict[str, Json]:
+        """Return the object in the namespace, also that of a cluster-scoped kind."""
+        metadata = dict(metadata_of(raw))
+        if self._is_cluster:
+            key = (str(raw.get("apiVersion", "")), str(raw.get("kind", "")))
+            if key in CLUSTER_SCOPED and namespace:
+                raise ExpressionFailed(
+                    "generate.scope",
+                    "cross-scope generation denied: a policy scoped to namespace"
+                    f' "{namespace}" cannot generate cluster-scoped resource'
+                    f" {key[0]}/{key[1]}",
+                )
+            for name in _OF_STORED:
+                metadata.pop(name, None)
+        metadata.pop("namespace", None)
+        if namespace:
+            metadata["namespace"] = namespace
+        return {**raw, "metadata": metadata}
 
 
 class LateServices:

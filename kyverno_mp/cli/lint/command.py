@@ -26,6 +26,7 @@ from kyverno_mp.cli.lint.served import (
     left_out,
     left_out_without_pool,
     refused_by_webhook,
+    unserved,
 )
 from kyverno_mp.cli.output import sarif
 from kyverno_mp.cli.output.sarif import Finding
@@ -48,6 +49,10 @@ from kyverno_mp.policy.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
+from kyverno_mp.policy.cel_policies import (
+    decode_cel_policy,
+    is_cel_policy,
+)
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
@@ -57,7 +62,6 @@ from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.policy.validating_policy import (
-    JSON_MODE,
     CelPolicyException,
     decode_validating_policy,
     is_validating_policy,
@@ -170,32 +174,30 @@ class _Linter:
             text = f"the API server evaluates every {kind}; the server does not"
             yield self.finding("lint.api_server", sarif.NOTE, text, "kind")
 
-    def _validating_findings(self) -> Iterator[Finding]:
+    def _cel_findings(self) -> Iterator[Finding]:
         """Yield the findings of a policy in CEL or of an exception from one."""
         raw = self.document.raw
         problems = schema_problems(raw)
         yield from self._errors(problems)
         if problems:
             return
+        decoded = decode_cel_policy if is_cel_policy(raw) else decode_validating_policy
         try:
-            policy = decode_validating_policy(raw)
+            policy = decoded(raw)
         except DocumentInvalid as error:
             yield from self._errors(error.problems)
             return
         yield from self._errors(storage_problems(raw))
         if not isinstance(policy, CelPolicyException):
             # Imported late: only runs with such policies load CEL.
-            from kyverno_mp.compiler.validating_review import (
-                expression_faults_of,
-                review_problems,
-            )
+            from kyverno_mp.compiler.cel_policies_review import faults, review
 
-            yield from self._errors(expression_faults_of(policy))
+            yield from self._errors(faults(policy))
             if self.for_server:
-                yield from self._errors(review_problems(policy))
-            if self.for_server and policy.mode == JSON_MODE:
-                text = "the server does not evaluate policies of evaluation mode JSON"
-                yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
+                yield from self._errors(review(policy))
+        if self.for_server and (kinds := unserved(policy, raw)):
+            text = f"the server does not evaluate {kinds}"
+            yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
 
     def _errors(self, problems: Iterable[Problem]) -> Iterator[Finding]:
         """Yield errors; a column is one within the text of the field."""
@@ -214,8 +216,8 @@ class _Linter:
             yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")
         elif is_admission_policy(raw):
             yield from self._admission_findings()
-        elif is_validating_policy(raw):
-            yield from self._validating_findings()
+        elif is_validating_policy(raw) or is_cel_policy(raw):
+            yield from self._cel_findings()
         elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())
             text = f"not evaluated by this version: {raw['apiVersion']} {raw['kind']}"

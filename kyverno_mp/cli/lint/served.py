@@ -17,6 +17,12 @@ from kyverno_mp.leader.servable import (
     missing_feature,
     servable,
 )
+from kyverno_mp.policy.cel_policies import AnyCelPolicy
+from kyverno_mp.policy.validating_policy import (
+    JSON_MODE,
+    AnyValidatingPolicy,
+    CelPolicyException,
+)
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.policy_review import KINDS_OF_PATH, PolicyReview, ReviewOptions
 
@@ -92,3 +98,14 @@ def _review(raw: dict[str, Json]) -> bytes:
     }
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
     return json.dumps({**review, "request": request}).encode()
+
+
+def unserved(
+    policy: AnyValidatingPolicy | AnyCelPolicy | CelPolicyException, raw: Json
+) -> str:
+    """Return what the server does not evaluate about a document, "" for nothing."""
+    if isinstance(policy, AnyCelPolicy):
+        return f"{raw['apiVersion']} {raw['kind']}"
+    if isinstance(policy, AnyValidatingPolicy) and policy.mode == JSON_MODE:
+        return "policies of evaluation mode JSON"
+    return ""

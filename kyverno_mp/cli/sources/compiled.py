@@ -7,6 +7,7 @@ Source: docs/behaviour/cli 4; docs/behaviour/cel 4.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace as replaced
 
@@ -24,6 +25,9 @@ from kyverno_mp.policy.cluster_policy import AnyPolicy
 from kyverno_mp.policy.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.validating_policy import CelPolicyException
+
+if TYPE_CHECKING:
+    from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
 
 
 @dataclass(slots=True)
@@ -118,6 +122,35 @@ def compile_cel(
     for document in found.validating:
         try:
             policies.append(compile_validating_policy(document, exceptions))
+        except PolicyInvalid as error:
+            compiled.invalid.append((document.metadata.name, error))
+    return policies
+
+
+def compile_others(
+    found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
+) -> "list[AnyCelPolicyIR]":
+    """Compile policies in CEL that mutate, generate or delete, as ``compile_cel``."""
+    if not found.cel:
+        return []
+    # PERF: loads CEL.
+    from kyverno_mp.compiler.cel_policies import (
+        compile_deleting_policy,
+        compile_generating_policy,
+    )
+    from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
+    from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
+
+    policies: list[AnyCelPolicyIR] = []
+    for document in found.cel:
+        try:
+            if isinstance(document, MutatingPolicy):
+                policies.append(compile_mutating_policy(document, exceptions))
+            elif isinstance(document, GeneratingPolicy):
+                # KYVERNO: all exceptions count, whichever policies they name.
+                policies.append(compile_generating_policy(document, exceptions))
+            else:
+                policies.append(compile_deleting_policy(document, exceptions))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
     return policies

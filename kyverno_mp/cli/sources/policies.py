@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.cli.errors import read_error
 from kyverno_mp.cli.output.progress import Advance, progress
@@ -46,6 +46,9 @@ from kyverno_mp.policy.validating_policy import (
 from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
 
+if TYPE_CHECKING:
+    from kyverno_mp.policy.cel_policies import AnyCelPolicy
+
 _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
 
@@ -69,6 +72,8 @@ class PolicySet:
     admission: list[AdmissionPolicy] = field(default_factory=list)
     bindings: list[AdmissionBinding] = field(default_factory=list)
     validating: list[AnyValidatingPolicy] = field(default_factory=list)
+    cel: "list[AnyCelPolicy]" = field(default_factory=list)
+    """Policies in CEL that mutate, generate or delete."""
     cel_exceptions: list[CelPolicyException] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
@@ -84,7 +89,7 @@ class PolicySet:
         """Policies that ``apply`` may evaluate, but the server does not."""
         return self.unsupported + [
             f"{one.api_version} {one.kind} {one.metadata.name}"
-            for one in self.validating
+            for one in (*self.validating, *self.cel)
         ]
 
 
@@ -161,6 +166,7 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.admission.extend(part.admission)
     found.bindings.extend(part.bindings)
     found.validating.extend(part.validating)
+    found.cel.extend(part.cel)
     found.cel_exceptions.extend(part.cel_exceptions)
     found.unsupported.extend(part.unsupported)
     found.failed_paths.extend(part.failed_paths)
@@ -278,21 +284,31 @@ def _add_document(
         if is_validating_policy(raw):
             _add_validating(found, raw, file, is_item=is_item)
             return
+        # PERF: only runs with such a policy need the documents.
+        from kyverno_mp.policy.cel_policies import decode_cel_policy, is_cel_policy
+
+        if is_cel_policy(raw):
+            policy = decode_cel_policy(raw, file=file)
+            if not is_item:
+                _refuse_unstorable(raw, file)
+            found.cel.append(policy)
+            found.raw[policy.metadata.name] = raw
+            return
         name = (raw.get("metadata") or {}).get("name", "")
         mode = authorization_mode(raw)
         shown = f"{name} (evaluation mode {mode})" if mode else name
         found.unsupported.append(f"{api} {kind} {shown}")
         return
-    policy = decode(raw, file=file)
+    document = decode(raw, file=file)
     if not is_item:
         _refuse_unstorable(raw, file)
-    if isinstance(policy, PolicyException):
-        found.exceptions.append(policy)
-    elif isinstance(policy, ClusterPolicy | Policy):
-        found.documents.append(policy)
-        found.raw[policy.metadata.name] = raw
-    elif isinstance(policy, CleanupPolicy | ClusterCleanupPolicy):
-        found.cleanups.append(policy)
+    if isinstance(document, PolicyException):
+        found.exceptions.append(document)
+    elif isinstance(document, ClusterPolicy | Policy):
+        found.documents.append(document)
+        found.raw[document.metadata.name] = raw
+    elif isinstance(document, CleanupPolicy | ClusterCleanupPolicy):
+        found.cleanups.append(document)
     else:
         raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
 

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
-from kyverno_mp.cli.apply.cel_policies import VALIDATING_POLICIES
+from kyverno_mp.cli.apply.cel_policies import (
+    DELETING_POLICIES,
+    GENERATING_POLICIES,
+    MUTATING_POLICIES,
+    VALIDATING_POLICIES,
+)
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.apply.mutated import difference
 from kyverno_mp.cli.apply.report import report_word
@@ -22,7 +27,13 @@ from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.jsonvalue import Json
 
-_RULELESS = (*ADMISSION_KINDS, *VALIDATING_POLICIES)
+_RULELESS = (
+    *ADMISSION_KINDS,
+    *VALIDATING_POLICIES,
+    *MUTATING_POLICIES,
+    *GENERATING_POLICIES,
+    *DELETING_POLICIES,
+)
 Key = tuple[str, str, str, str]
 """apiVersion, kind, namespace, name."""
 
@@ -102,8 +113,9 @@ def _by_target(
 
 
 def _text_of(key: Sequence[str]) -> str:
-    """Return a key as rows show it; a payload has only a name."""
-    return "/".join(key) if any(key[:3]) else key[3]
+    """Return a key as rows show it; payloads and generated objects have only a name."""
+    text = "/".join(filter(None, key)) if not any(key[:-1]) else "/".join(key)
+    return text if "/" in text else f"/{text}"
 
 
 def _selected(expected: Expected, keys: Sequence[Key]) -> list[Key]:

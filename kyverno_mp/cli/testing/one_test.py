@@ -20,6 +20,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
     compile_cel,
+    compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
 from kyverno_mp.cli.sources.payloads import (
@@ -38,6 +39,7 @@ from kyverno_mp.cli.testing.files import (
     TestFile,
 )
 from kyverno_mp.cli.testing.jobs import Echo
+from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.fields.mutation import CloneFrom
@@ -99,8 +101,8 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
             "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
         )
     compiled = compile_all(policies.documents, exceptions.of_rules, verifies=True)
-    cel = _compiled_cel(policies, exceptions, compiled)
-    count = len(policies.documents) + len(policies.admission) + len(cel)
+    cel, others = _compiled_cel(policies, exceptions, compiled)
+    count = len(policies.documents) + len(policies.admission) + len(cel) + len(others)
     echo(_applying(count, len(resources), exceptions.count))
     evaluator = Evaluator(
         compiled.policies,
@@ -110,7 +112,13 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
         clock=clock(),
         sources=_clone_sources(test, policies),
         admission=_admission(test, policies, echo, unread),
-        cel=CelInput(cel),
+        cel=CelInput(
+            cel,
+            others=others,
+            targets=targets,
+            is_cluster=bool(test.raw.get("clusterResources")),
+            payload_word="resource",
+        ),
     )
     responses: dict[Key, list[Response]] = {}
     for resource in resources:
@@ -147,16 +155,17 @@ def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
 
 def _compiled_cel(
     policies: PolicySet, exceptions: Exceptions, compiled: Compiled
-) -> list[ValidatingPolicyIR]:
+) -> tuple[list[ValidatingPolicyIR], list[AnyCelPolicyIR]]:
     """Compile the policies in CEL.
 
     Raises: CommandFailed for one that does not compile; upstream's run ends, too.
     """
     before = len(compiled.invalid)
     found = compile_cel(policies, exceptions.of_cel, compiled)
+    others = compile_others(policies, exceptions.of_cel, compiled)
     for name, error in compiled.invalid[before:]:
         raise CommandFailed(f"failed to compile policy {name} ({error.message})")
-    return found
+    return found, others
 
 
 def _context(test: TestFile) -> ContextFile | None:

@@ -16,6 +16,7 @@ from kyverno_mp.expr.cel.functions import (
     documents,
     encoders,
     formats,
+    generators,
     hashes,
     identities,
     images,
@@ -32,6 +33,7 @@ from kyverno_mp.expr.cel.functions import (
     standard,
     strings,
     times,
+    transforms,
     urls,
     versions,
 )
@@ -39,6 +41,8 @@ from kyverno_mp.expr.cel.library import Declaration, Library, function
 
 _ORDERED = ("bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration")
 _NUMBERS = ("int", "uint", "double")
+_WITHOUT_USERS = ("GeneratingPolicy", "DeletingPolicy")
+_GENERATING = ("", "MutatingPolicy", "GeneratingPolicy")
 
 
 def declarations() -> Iterator[Declaration]:
@@ -62,11 +66,11 @@ def declarations() -> Iterator[Declaration]:
         yield from module.OVERLOADS
 
 
-def extensions(*, namespaced: bool = False) -> Iterator[Declaration]:
+def extensions(*, namespaced: bool = False, kind: str = "") -> Iterator[Declaration]:
     """Yield the functions of policies.kyverno.io that the API server does not have.
 
     ``namespaced``: those of a namespaced policy, whose ``resource`` has no parameter
-    ``namespace``.
+    ``namespace``; ``kind``: those of one kind of policies, "" = of all.
     """
     for module in (
         mathematics,
@@ -76,11 +80,15 @@ def extensions(*, namespaced: bool = False) -> Iterator[Declaration]:
         documents,
         moments,
         certificates,
-        identities,
+        transforms,
         archives,
         services,
     ):
         yield from module.OVERLOADS
+    if kind not in _WITHOUT_USERS:
+        yield from identities.OVERLOADS
+    if kind in _GENERATING:
+        yield from generators.OVERLOADS
     yield from resources.NAMESPACED if namespaced else resources.CLUSTER
 
 
@@ -94,9 +102,11 @@ def base_library() -> Library:
 
 
 @cache
-def kyverno_library(*, namespaced: bool = False) -> Library:
-    """Return the library of the kinds of policies.kyverno.io: the base and more."""
-    return base_library().extended(extensions(namespaced=namespaced))
+def kyverno_library(
+    *, namespaced: bool = False, kind: str = "ValidatingPolicy"
+) -> Library:
+    """Return the library of a kind of policies.kyverno.io: the base and more."""
+    return base_library().extended(extensions(namespaced=namespaced, kind=kind))
 
 
 def _built_in() -> Iterator[Declaration]:

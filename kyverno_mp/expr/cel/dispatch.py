@@ -22,6 +22,7 @@ from kyverno_mp.expr.cel.functions.urls import Url
 from kyverno_mp.expr.cel.functions.versions import Semver
 from kyverno_mp.expr.cel.library import Implementation, Overload
 from kyverno_mp.expr.cel.outside import (
+    GeneratorContext,
     GlobalContext,
     Gvr,
     HttpContext,
@@ -60,6 +61,7 @@ _CLASSES: Final[dict[str, type]] = {
     "kubernetes.Quantity": Quantity,
     "kubernetes.Semver": Semver,
     "kubernetes.NamedFormat": Format,
+    "generator.Context": GeneratorContext,
     "globalcontext.Context": GlobalContext,
     "schema.GroupVersionResource": Gvr,
     "http.Context": HttpContext,

@@ -1,14 +1,14 @@
 """Define the variables that reach out of the process, and the ports that they use.
 
 Room: expr. Takes: ports. Gives: the values of ``resource``, ``globalContext``,
-``image`` and ``http``; Protocols of the ports; ``asked``, which calls one. Next:
-functions/resources.py and functions/services.py; program/ports.py names the ports,
-whose adapters live at the edges. May touch: only what the ports reach.
+``image``, ``http`` and ``generator``; Protocols of the ports; ``asked``, which calls
+one. Next: functions/resources.py and functions/services.py; program/ports.py names the
+ports, whose adapters live at the edges. May touch: only what the ports reach.
 Source: kyverno/sdk cel/libs/{resource,globalcontext,imagedata,http};
 docs/behaviour/cel 12.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
@@ -71,6 +71,15 @@ class ImagePort(Protocol):
 
     def metadata(self, image: str, deadline_ns: int) -> Json:
         """Return the metadata. Raises: ExpressionFailed, DependencyError."""
+
+
+class GeneratorPort(Protocol):
+    """Objects that policies create."""
+
+    def generate(
+        self, namespace: str, objects: Sequence[Json], deadline_ns: int
+    ) -> None:
+        """Create the objects. Raises: ExpressionFailed, DependencyError."""
 
 
 class HttpRequest(NamedTuple):
@@ -138,6 +147,19 @@ class HttpContext(NamedTuple):
     def type_name(self) -> str:
         """The name of the type in CEL."""
         return "http.Context"
+
+
+class GeneratorContext(NamedTuple):
+    """The value of ``generator``; ``namespace``: of a namespaced policy, else ""."""
+
+    port: GeneratorPort | None
+    namespace: str = ""
+    deadline_ns: int = 0
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type in CEL."""
+        return "generator.Context"
 
 
 class Gvr(NamedTuple):

@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.cel.catalogue import base_library
+from kyverno_mp.expr.cel.catalogue import base_library, kyverno_library
 from kyverno_mp.expr.cel.library import Library, function
 from kyverno_mp.expr.cel.link import Constructor
 from kyverno_mp.expr.cel.types import DYN, STRING, Type, list_of, object_type
@@ -41,6 +41,7 @@ _OPERATION_FIELDS: Final = {
     "from": STRING,
     "value": DYN,
 }
+_EXACT_MAX: Final = 2**53 - 1
 _ITEM_STEPS: Final = 2
 _ITEM_BYTES: Final = 80
 _SCALARS: Final = (type(None), bool, int, float, str)
@@ -122,11 +123,20 @@ def _escaped(meter: Meter, key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
+_ESCAPE_KEY: Final = function("jsonpatch.escapeKey(string) -> string", _escaped)
+
+
 @cache
 def patch_library() -> Library:
     """Return the functions of the API server and those for patches."""
-    declared = function("jsonpatch.escapeKey(string) -> string", _escaped)
-    return base_library().extended([declared])
+    return base_library().extended([_ESCAPE_KEY])
+
+
+@cache
+def mutating_library(*, namespaced: bool = False) -> Library:
+    """Return the functions of a MutatingPolicy."""
+    base = kyverno_library(namespaced=namespaced, kind="MutatingPolicy")
+    return base.extended([_ESCAPE_KEY])
 
 
 def configuration(value: Value, spend: Spender = FREE) -> dict[str, Json]:
@@ -153,8 +163,21 @@ def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
         value = fields["value"]
         if value.__class__ is Built:
             _check_names(value, value.type_name, spend)
-        found["value"] = _native(value, CEL_VALUE_DEPTH_MAX, spend)
+        native = _native(value, CEL_VALUE_DEPTH_MAX, spend)
+        found["value"] = _of_protobuf(native)
     return found
+
+
+def _of_protobuf(value: Json) -> Json:
+    """Return the value with large integers as texts, as a protobuf Value has them."""
+    kind = type(value)
+    if kind is int and abs(value) > _EXACT_MAX:
+        return str(value)
+    if kind is dict:
+        return {key: _of_protobuf(item) for key, item in value.items()}
+    if kind is list:
+        return [_of_protobuf(item) for item in value]
+    return value
 
 
 def _check_names(value: Value, path: str, spend: Spender) -> None:

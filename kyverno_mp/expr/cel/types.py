@@ -52,6 +52,7 @@ _OPAQUE: Final = {
     "Quantity": "kubernetes.Quantity",
     "Semver": "kubernetes.Semver",
     "Format": "kubernetes.NamedFormat",
+    "GeneratorContext": "generator.Context",
     "GlobalContext": "globalcontext.Context",
     "Gvr": "schema.GroupVersionResource",
     "HttpContext": "http.Context",

@@ -9,6 +9,7 @@ pkg/admissionpolicy/mutate.go; k8s apiserver, admission/plugin/policy/mutating/p
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
@@ -41,6 +42,7 @@ from kyverno_mp.values.json_patch import apply_patch, check_operations, is_faile
 from kyverno_mp.values.jsonvalue import Json
 
 _DONE = "mutation is successfully applied"
+_OPERATIONS = ("add", "copy", "move", "remove", "replace", "test")
 
 
 @dataclass(slots=True)
@@ -118,7 +120,7 @@ class LinkedAdmissionMutation:
             value, problem = scope.evaluate(mutation.expression)
             if problem:
                 raise ExpressionFailed("cel.failed", problem)
-            change = _patched if mutation.is_json_patch else _configured
+            change = patched if mutation.is_json_patch else _configured
             request = replace(request, object=change(request.object, value, runtime))
         return request.object
 
@@ -137,15 +139,21 @@ def _configured(
     return out
 
 
-def _patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
+def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str, Json]:
     """Apply a JSON patch; a failed ``test`` operation leaves the object unchanged."""
-    checked = check_operations(operations(value, spend), spend)
+    given = operations(value, spend)
+    # K8S: an unknown operation fails when it is its turn.
+    known = list(takewhile(lambda one: one["op"] in _OPERATIONS, given))
+    checked = check_operations(known, spend)
     try:
         out: dict[str, Json] = apply_patch(resource, checked, spend, strict=True)
     except ExpressionFailed as error:
         if is_failed_test(error):
             return resource
         raise ExpressionFailed(error.code, f"JSON Patch: {error.message}") from error
+    if len(known) < len(given):
+        text = f"JSON Patch: Unexpected kind: {given[len(known)]['op']}"
+        raise ExpressionFailed("cel.patch", text)
     if type(out) is not dict:
         raise ExpressionFailed("cel.patch", "JSON Patch: the object is no map any more")
     return out

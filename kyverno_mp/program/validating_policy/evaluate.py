@@ -112,26 +112,19 @@ class LinkedValidatingPolicy:
             is_match, found = self._matched(body, facts.request)
             if is_match:
                 found = self._evaluated(body, facts, shared)
-            is_dropped = found is None and _is_selector_free(body.ir.constraints)
+            is_dropped = found is None and is_selector_free(body.ir.constraints)
             yield Answer(body.ir.copy, found, is_dropped)
 
     def _matched(self, body: _Body, request: Request) -> tuple[bool, RuleResult | None]:
         """Return whether the constraints match, and the error of a bad selector."""
         if self.ir.is_json:
             return True, None
-        constraints = body.ir.constraints
-        if constraints is None:
+        if body.ir.constraints is None:
             return False, None
-        faults = [
-            one.error
-            for one in (constraints.namespace_selector, constraints.object_selector)
-            if one is not None and one.error
-        ]
-        if not faults:
-            return matches(constraints, request), None
-        if not matches(_without_faults(constraints), request):
-            return False, None
-        text = f"failed to execute matching: {faults[0]}"
+        is_match, fault = fault_or_match(body.ir.constraints, request)
+        if not fault:
+            return is_match, None
+        text = f"failed to execute matching: {fault}"
         return False, _verdict(result.ERROR, text, "match")
 
     def _evaluated(self, body: _Body, facts: Facts, shared: Shared) -> RuleResult:
@@ -152,12 +145,12 @@ class LinkedValidatingPolicy:
         matching = [
             one.ir
             for one in self._exceptions
-            if not _is_expired(one.ir, runtime) and self._met(one.conditions, scope)
+            if not is_expired(one.ir, runtime) and self._met(one.conditions, scope)
         ]
         # KYVERNO: 1.19; in 1.18 an exception that allows only some images or values
         # revokes a full one (docs/behaviour/v1.19 5).
         if any(not (one.images or one.allowed_values) for one in matching):
-            return _exempt(matching)
+            return exempt(matching)
         scope.allow(
             [image for one in matching for image in one.images],
             [value for one in matching for value in one.allowed_values],
@@ -208,15 +201,20 @@ def _texts(ir: ValidatingPolicyIR) -> Iterator[str]:
         yield from (one.expression.text for one in exception.conditions)
 
 
-def _is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:
-    """KYVERNO: 1.19 adds the expiry, which its command line does not look at."""
+def is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:
+    """Return whether it has expired.
+
+    KYVERNO: 1.19 adds the expiry, which its command line does not look at.
+    """
     if exception.expires_at_ns is None:
         return False
     since = (runtime.now() - _EPOCH) // timedelta(microseconds=1)
     return since * 1000 >= exception.expires_at_ns
 
 
-def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:
+def exempt(
+    matching: Sequence[CelExceptionIR], rule_type: str = result.VALIDATION
+) -> RuleResult:
     """Return the result for exceptions: that of the highest priority decides."""
     chosen = max(matching, key=lambda one: one.priority)
     status, word = (
@@ -224,9 +222,7 @@ def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:
     )
     keys = tuple(one.key for one in matching)
     text = f"rule is {word} due to policy exception: {', '.join(keys)}"
-    found = _verdict(status, text, "exception")
-    found.exceptions = keys
-    return found
+    return RuleResult("exception", rule_type, status, text, exceptions=keys)
 
 
 def _message(validation: Validation, scope: KindScope, index: int) -> str:
@@ -267,7 +263,24 @@ def _verdict(
     return RuleResult(rule, result.VALIDATION, status, text, annotations or {})
 
 
-def _is_selector_free(constraints: ConstraintsIR | None) -> bool:
+def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
+    """Return whether they match, and the error of a selector that does not parse.
+
+    KYVERNO: such a selector is an error only where the rest matches.
+    """
+    faults = [
+        one.error
+        for one in (constraints.namespace_selector, constraints.object_selector)
+        if one is not None and one.error
+    ]
+    if not faults:
+        return matches(constraints, request), ""
+    if not matches(_without_faults(constraints), request):
+        return False, ""
+    return False, faults[0]
+
+
+def is_selector_free(constraints: ConstraintsIR | None) -> bool:
     """Return whether one rule without names matches, and nothing else."""
     return (
         constraints is not None

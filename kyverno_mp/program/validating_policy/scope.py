@@ -36,7 +36,7 @@ from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
-_NAMES: Final = (
+NAMES: Final = (
     "object",
     "oldObject",
     "request",
@@ -51,7 +51,7 @@ _NAMES: Final = (
     "variables",
 )
 _ALWAYS_EQUAL: Final = frozenset({"object", "oldObject", "json", "yaml"})
-_NOT_SHARED: Final = frozenset(_NAMES) - _ALWAYS_EQUAL | {"time", "random"}
+_NOT_SHARED: Final = frozenset(NAMES) - _ALWAYS_EQUAL | {"time", "random"}
 """Variables of one rule, and the namespaces of functions that draw or read the
 clock."""
 
@@ -78,7 +78,7 @@ def _nodes(root: Any) -> Iterator[Any]:
 
 
 KYVERNO: Final = Dialect(
-    _NAMES, frozenset({"variables"}), kyverno_library, _reads_object_only
+    NAMES, frozenset({"variables"}), kyverno_library, _reads_object_only
 )
 NAMESPACED: Final = KYVERNO._replace(library=partial(kyverno_library, namespaced=True))
 """The dialect of namespaced policies, whose ``resource`` has its own functions."""
@@ -156,7 +156,7 @@ class KindScope(CelScope):
 
     def allow(self, images: list[str], values: list[str]) -> None:
         """Set ``exceptions`` to what the matching exceptions allow."""
-        at = _NAMES.index("exceptions")
+        at = NAMES.index("exceptions")
         given: Json = {"allowedImages": images, "allowedValues": values}
         self._values = (*self._values[:at], given, *self._values[at + 1 :])
 

@@ -14,12 +14,8 @@ kind: {kind}
 metadata: {{name: in-cel}}
 spec: {spec}
 """
-CONSTRAINTS = "matchConstraints: {resourceRules: []}"
 SPECS = {
     "ValidatingPolicy": "{validations: [], evaluation: {mode: HTTP}}",
-    "MutatingPolicy": f"{{mutations: [], {CONSTRAINTS}}}",
-    "GeneratingPolicy": f"{{generate: [{{expression: 'true'}}], {CONSTRAINTS}}}",
-    "DeletingPolicy": f"{{schedule: '* * * * *', {CONSTRAINTS}}}",
     "ImageValidatingPolicy": "{validations: [{expression: 'true'}], attestors: []}",
 }
 MATCHED = LATEST_POLICY.replace("no-latest", "in-cel").partition("    validate:")[0]

@@ -1,0 +1,79 @@
+"""Check a policy in CEL of any kind as upstream's webhooks do.
+
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
+Next: cli/lint. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/{mpol,gpol,dpol}/validate.go;
+docs/behaviour/v1.19 5 (schedule).
+"""
+
+from collections.abc import Iterator
+
+from kyverno_mp.compiler.cel_policies import build_deleting, build_generating
+from kyverno_mp.compiler.expression_faults import located_fault
+from kyverno_mp.compiler.mutating_policy import build_mutating
+from kyverno_mp.compiler.validating_review import (
+    common_problems,
+    expression_faults_of,
+    review_problems,
+)
+from kyverno_mp.policy.cel_policies import (
+    AnyCelPolicy,
+    DeletingPolicy,
+    GeneratingPolicy,
+    MutatingPolicy,
+)
+from kyverno_mp.policy.checks.cleanup import is_schedule
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.policy.validating_policy import (
+    AnyValidatingPolicy,
+    NamespacedValidatingPolicy,
+    ValidatingPolicy,
+)
+from kyverno_mp.values.duration import quote_text
+
+
+def faults(document: AnyValidatingPolicy | AnyCelPolicy) -> Iterator[Problem]:
+    """Yield the expressions that do not compile, each with its column."""
+    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
+        yield from expression_faults_of(document)
+        return
+    if isinstance(document, MutatingPolicy):
+        builder = build_mutating(document)
+    elif isinstance(document, GeneratingPolicy):
+        builder = build_generating(document)
+    else:
+        builder = build_deleting(document)
+    for problem in builder.problems:
+        yield located_fault(problem)
+
+
+def review(document: AnyValidatingPolicy | AnyCelPolicy) -> Iterator[Problem]:
+    """Yield the other reasons to refuse the policy."""
+    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
+        yield from review_problems(document)
+        return
+    spec = document.spec
+    namespace = document.metadata.namespace
+    yield from common_problems(spec.match_constraints, namespace, _texts(document))
+    if isinstance(document, DeletingPolicy) and not is_schedule(document.spec.schedule):
+        # KYVERNO: 1.19; 1.18 accepts it and never runs the policy.
+        reason = "schedule spec in the deletingPolicy is not in proper cron format"
+        path = "spec.schedule"
+        given = quote_text(document.spec.schedule)
+        upstream = f"{path}: Invalid value: {given}: {reason}"
+        yield Problem("policy.schedule", path, "", reason, upstream)
+
+
+def _texts(document: AnyCelPolicy) -> Iterator[str]:
+    yield from (one.expression for one in document.spec.variables)
+    if isinstance(document, DeletingPolicy):
+        yield from (one.expression for one in document.spec.conditions)
+        return
+    yield from (one.expression for one in document.spec.match_conditions)
+    if isinstance(document, GeneratingPolicy):
+        yield from (one.expression for one in document.spec.generate)
+        return
+    for mutation in document.spec.mutations:
+        for body in (mutation.apply_configuration, mutation.json_patch):
+            if body is not None:
+                yield body.expression

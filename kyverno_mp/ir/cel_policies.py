@@ -1,0 +1,82 @@
+"""Define the records of compiled Mutating-, Generating- and DeletingPolicies.
+
+Room: ir. Takes: written by compiler/mutating_policy.py and compiler/cel_policies.py.
+Gives: MutatingPolicyIR, GeneratingPolicyIR, DeletingPolicyIR, read by
+program/cel_policies. Plain data; no behaviour here. Source: docs/behaviour/cel 2, 10.
+"""
+
+import msgspec
+
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.effects import EFFECT_PURE
+from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
+from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.validating_policy import CelExceptionIR
+
+
+class TargetsIR(msgspec.Struct, frozen=True, array_like=True):
+    """``targetMatchConstraints``; ``expression`` finds the targets instead."""
+
+    constraints: ConstraintsIR
+    expression: Expression | None = None
+
+
+class MutatingBodyIR(msgspec.Struct, frozen=True, array_like=True):
+    """The policy as written, or its autogen copy for controllers of Pods.
+
+    ``copy``: "" or the name of the autogen configuration. Without ``constraints`` every
+    object matches.
+    """
+
+    copy: str
+    constraints: ConstraintsIR | None
+    conditions: tuple[NamedExpressionIR, ...]
+    variables: tuple[NamedExpressionIR, ...]
+    mutations: tuple[MutationIR, ...]
+
+
+class MutatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
+    """A policy with its autogen copies and exceptions."""
+
+    policy: PolicyIR
+    bodies: tuple[MutatingBodyIR, ...]
+    exceptions: tuple[CelExceptionIR, ...] = ()
+    targets: TargetsIR | None = None
+    mutates_existing: bool = False
+    """It changes existing objects, and not the one of the request."""
+    reinvokes: bool = False
+    """``reinvocationPolicy`` is IfNeeded."""
+    effects: int = EFFECT_PURE
+
+
+class GeneratingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
+    """A policy with its exceptions; without ``constraints`` no object matches."""
+
+    policy: PolicyIR
+    constraints: ConstraintsIR | None
+    conditions: tuple[NamedExpressionIR, ...]
+    variables: tuple[NamedExpressionIR, ...]
+    generations: tuple[Expression, ...]
+    exceptions: tuple[CelExceptionIR, ...] = ()
+    generates_existing: bool = False
+    synchronizes: bool = False
+    orphans_downstream: bool = False
+    """Generated objects stay when the policy is deleted."""
+    effects: int = EFFECT_PURE
+
+
+class DeletingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
+    """A policy with its exceptions; without ``constraints`` no object matches."""
+
+    policy: PolicyIR
+    constraints: ConstraintsIR | None
+    conditions: tuple[NamedExpressionIR, ...]
+    variables: tuple[NamedExpressionIR, ...]
+    schedule: str
+    propagation: str = ""
+    exceptions: tuple[CelExceptionIR, ...] = ()
+    effects: int = EFFECT_PURE
+
+
+AnyCelPolicyIR = MutatingPolicyIR | GeneratingPolicyIR | DeletingPolicyIR

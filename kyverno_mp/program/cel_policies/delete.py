@@ -1,0 +1,75 @@
+"""Decide whether a DeletingPolicy deletes an object.
+
+Room: program. Takes: DeletingPolicyIR linked once; Facts. Gives: ``selects``. Next:
+cli/apply/cel_stages.py. May touch: what the ports of CEL reach.
+Source: docs/behaviour/cel 10.3; Kyverno
+pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.cel_policies import DeletingPolicyIR
+from kyverno_mp.program.bodies.cel_conditions import link_conditions
+from kyverno_mp.program.cel_policies.scope import (
+    PolicyScope,
+    dialect_of,
+    exceptions_of,
+    link_exceptions,
+    met,
+)
+from kyverno_mp.program.context.cel_scope import Shared, link_variables
+from kyverno_mp.program.validating_policy.evaluate import fault_or_match
+from kyverno_mp.program.validating_policy.scope import Facts
+
+
+def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
+    """Return the constraints for any operation: there is no request."""
+    if constraints is None:
+        return None
+    rules = tuple(
+        msgspec.structs.replace(rule, operations=("*",)) for rule in constraints.rules
+    )
+    return msgspec.structs.replace(constraints, rules=rules)
+
+
+class LinkedDeletingPolicy:
+    """One linked policy; safe to share between threads."""
+
+    __slots__ = ("_conditions", "_constraints", "_exceptions", "_variables", "ir")
+
+    def __init__(self, ir: DeletingPolicyIR) -> None:
+        self.ir = ir
+        dialect = dialect_of(ir.policy.kind)
+        self._constraints = any_operation(ir.constraints)
+        self._conditions = link_conditions(ir.conditions, dialect)
+        self._variables = link_variables(ir.variables, dialect)
+        self._exceptions = link_exceptions(ir.exceptions, dialect)
+
+    def selects(self, facts: Facts) -> bool:
+        """Return whether the policy deletes the object.
+
+        KYVERNO: any exception keeps it, whatever images or values it allows; an
+        object without apiVersion or kind matches all constraints.
+        Raises: ExpressionFailed, BudgetExceeded.
+        """
+        request = replace(facts.request, operation="")
+        resource = request.object
+        if resource.get("apiVersion") and resource.get("kind"):
+            if self._constraints is None:
+                return False
+            is_match, fault = fault_or_match(self._constraints, request)
+            if fault:
+                raise ExpressionFailed("cel.selector", fault)
+            if not is_match:
+                return False
+        given = facts._replace(request=request, is_payload=True)
+        scope = PolicyScope(
+            given, Shared(request), self._variables, self.ir.policy.namespace
+        )
+        if exceptions_of(self._exceptions, scope, facts.runtime):
+            return False
+        return met(self._conditions, scope)

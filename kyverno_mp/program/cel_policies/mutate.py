@@ -1,0 +1,192 @@
+"""Mutate objects by MutatingPolicies.
+
+Room: program. Takes: MutatingPolicyIR linked once; Facts. Gives: an answer for the
+policy and each of its autogen copies. Next: cli/apply/cel_stages.py.
+May touch: what the ports of CEL reach.
+Source: docs/behaviour/cel 10.1, 12d; Kyverno
+pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go}.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.mutate import patched
+from kyverno_mp.program.bodies.cel_conditions import link_conditions
+from kyverno_mp.program.cel_policies.configure import configured
+from kyverno_mp.program.cel_policies.scope import (
+    PolicyScope,
+    dialect_of,
+    exceptions_of,
+    link_exceptions,
+    met,
+)
+from kyverno_mp.program.context.cel_scope import (
+    Dialect,
+    LinkedExpression,
+    Shared,
+    link,
+    link_variables,
+)
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.evaluate import (
+    exempt,
+    fault_or_match,
+    is_selector_free,
+)
+from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.values.json_equal import whole_numbers
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.typed.schema import Schemas, built_in
+
+_EVERYTHING = ConstraintsIR()
+
+
+class Mutated(NamedTuple):
+    """The verdict of one copy of a policy, None where it does not match.
+
+    ``is_dropped``: upstream's command line has no response for it then.
+    """
+
+    copy: str
+    result: RuleResult | None
+    patched: dict[str, Json] | None = None
+    is_dropped: bool = False
+
+
+class _Mutation(NamedTuple):
+    expression: LinkedExpression
+    is_json_patch: bool
+
+
+class _Body:
+    """One linked copy of a policy."""
+
+    __slots__ = ("conditions", "ir", "mutations", "variables")
+
+    def __init__(self, ir: MutatingBodyIR, dialect: Dialect) -> None:
+        self.ir = ir
+        self.conditions = link_conditions(ir.conditions, dialect)
+        self.variables = link_variables(ir.variables, dialect)
+        self.mutations = [
+            _Mutation(link(given.expression, dialect), given.is_json_patch)
+            for given in ir.mutations
+        ]
+
+
+class LinkedMutatingPolicy:
+    """One linked policy; safe to share between threads."""
+
+    __slots__ = ("_bodies", "_exceptions", "_schemas", "_target", "ir")
+
+    def __init__(self, ir: MutatingPolicyIR, schemas: Schemas | None = None) -> None:
+        """``schemas``: the types of all kinds, None = of the built-in ones."""
+        self.ir = ir
+        dialect = dialect_of(ir.policy.kind)
+        self._bodies = [_Body(body, dialect) for body in ir.bodies]
+        self._exceptions = link_exceptions(ir.exceptions, dialect)
+        self._schemas = schemas
+        targets = ir.targets
+        self._target = None
+        if targets is not None and targets.expression is not None:
+            self._target = link(targets.expression, dialect)
+
+    def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
+        """Yield the answer of the policy as written, then those of its copies.
+
+        Each one gets the object that its predecessor left. ``shared``: the values of
+        the request, whose ``request.object`` stays as it was sent.
+        """
+        current = facts
+        for body in self._bodies:
+            constraints = body.ir.constraints or _EVERYTHING
+            is_match, fault = fault_or_match(constraints, current.request)
+            if fault:
+                text = f"failed to execute matching: {fault}"
+                # KYVERNO: of this type (docs/behaviour/cel 10.1).
+                found = RuleResult("match", result.VALIDATION, result.ERROR, text)
+                yield Mutated(body.ir.copy, found)
+            elif is_match:
+                answer = self._evaluated(body, current, shared)
+                yield answer
+                if answer.patched is not None:
+                    current = facts._replace(
+                        request=replace(facts.request, object=answer.patched)
+                    )
+            else:
+                is_dropped = is_selector_free(body.ir.constraints)
+                yield Mutated(body.ir.copy, None, is_dropped=is_dropped)
+
+    def mutate_target(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
+        """Yield the answers for an existing object, which ``facts.request`` has.
+
+        ``shared``: the values of the trigger; ``request`` is that of the trigger.
+        """
+        for body in self._bodies:
+            yield self._evaluated(body, facts, shared)
+
+    def targets(self, facts: Facts) -> list[Json] | None:
+        """Return what the expression for targets finds; None: there is none.
+
+        Raises: ExpressionFailed.
+        """
+        if self._target is None:
+            return None
+        if self._target.program is None:
+            text = f"failed to compile CEL expression for policy {self.ir.policy.name}"
+            raise ExpressionFailed("cel.target", f"{text}: {self._target.error}")
+        namespace = self.ir.policy.namespace
+        variables = self._bodies[0].variables
+        scope = PolicyScope(facts, Shared(facts.request), variables, namespace)
+        found = scope.value(self._target)
+        items = found.get("items") if type(found) is dict else None
+        if type(items) is list:
+            return [item for item in items if type(item) is dict]
+        return [found]
+
+    def _evaluated(self, body: _Body, facts: Facts, shared: Shared) -> Mutated:
+        namespace = self.ir.policy.namespace
+        scope = PolicyScope(facts, shared, body.variables, namespace)
+        scope.replace_object(facts.request.object)
+        try:
+            return self._decided(body, scope, facts)
+        except (ExpressionFailed, BudgetExceeded) as error:
+            text = f"failed to evaluate policy: {error.message}"
+            found = RuleResult("evaluation", result.MUTATION, result.ERROR, text)
+            return Mutated(body.ir.copy, found)
+
+    def _decided(self, body: _Body, scope: PolicyScope, facts: Facts) -> Mutated:
+        """Return the verdict on a matching object.
+
+        Raises: ExpressionFailed, BudgetExceeded.
+        """
+        matching = exceptions_of(self._exceptions, scope, facts.runtime)
+        # KYVERNO: 1.19, as for a ValidatingPolicy.
+        if any(not (one.images or one.allowed_values) for one in matching):
+            return Mutated(body.ir.copy, exempt(matching, result.MUTATION))
+        scope.allow(
+            [image for one in matching for image in one.images],
+            [value for one in matching for value in one.allowed_values],
+        )
+        if not met(body.conditions, scope):
+            found = RuleResult("", result.MUTATION, result.SKIP, "skip")
+            return Mutated(body.ir.copy, found)
+        resource = facts.request.object
+        for mutation in body.mutations:
+            value = scope.value(mutation.expression)
+            if mutation.is_json_patch:
+                # GO: the object is decoded again, so its numbers are whole.
+                changed = patched(resource, value, facts.runtime)
+                if changed is not resource:
+                    changed = whole_numbers(changed)
+            else:
+                schemas = self._schemas or built_in()
+                changed = configured(resource, value, schemas, facts.runtime)
+            resource = changed
+            scope.replace_object(resource)
+        found = RuleResult("", result.MUTATION, result.PASS, "success")
+        return Mutated(body.ir.copy, found, resource)

@@ -1,0 +1,135 @@
+"""Create the variables for policies in CEL that mutate, generate or delete.
+
+Room: program. Takes: Facts, linked variables. Gives: dialect_of, MutatingScope,
+``met``, ``exceptions_of``. Next: mutate.py, generate.py, delete.py.
+May touch: what the ports reach.
+Source: docs/behaviour/cel 5, 10; Kyverno
+pkg/cel/policies/{mpol,gpol,dpol}/compiler/policy.go.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache, partial
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.outside import GeneratorContext
+from kyverno_mp.expr.cel.patches import CONSTRUCTORS, mutating_library
+from kyverno_mp.expr.cel.values import Value
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.validating_policy import CelExceptionIR
+from kyverno_mp.program.bodies.cel import COST_MAX
+from kyverno_mp.program.bodies.cel_conditions import link_conditions
+from kyverno_mp.program.context.cel_scope import (
+    Dialect,
+    LinkedExpression,
+    Shared,
+)
+from kyverno_mp.program.validating_policy.evaluate import is_expired
+from kyverno_mp.program.validating_policy.scope import NAMES, Facts, KindScope
+from kyverno_mp.values.jsonvalue import Json
+
+_WITH_GENERATOR: Final = (*NAMES[:-1], "generator", NAMES[-1])
+_RECORDS: Final = frozenset({"variables"})
+_OBJECT: Final = NAMES.index("object")
+
+
+def _never(_expression: Expression) -> bool:
+    """The object changes from one expression to the next."""
+    return False
+
+
+@cache
+def dialect_of(kind: str) -> Dialect:
+    """Return the dialect of the policies of a kind."""
+    namespaced = kind.startswith("Namespaced")
+    bare = kind.removeprefix("Namespaced")
+    if bare == "MutatingPolicy":
+        library = partial(mutating_library, namespaced=namespaced)
+        return Dialect(_WITH_GENERATOR, _RECORDS, library, _never, CONSTRUCTORS)
+    of_kind = partial(kyverno_library, namespaced=namespaced, kind=bare)
+    return Dialect(_WITH_GENERATOR, _RECORDS, of_kind, _never)
+
+
+class PolicyScope(KindScope):
+    """The variables of one policy, whose object may change between expressions."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        facts: Facts,
+        shared: Shared,
+        variables: dict[str, LinkedExpression],
+        namespace: str,
+    ) -> None:
+        """``namespace``: of the policy, "" for a cluster one."""
+        super().__init__(facts, shared, variables, COST_MAX, namespace)
+        generator = GeneratorContext(
+            facts.ports.generator, namespace, facts.runtime.deadline_ns
+        )
+        self._values: tuple[Value, ...] = (*self._values, generator)
+
+    def replace_object(self, resource: Json) -> None:
+        """Set ``object``. KYVERNO: variables that were read keep their values."""
+        self._values = (
+            *self._values[:_OBJECT],
+            resource,
+            *self._values[_OBJECT + 1 :],
+        )
+
+
+class LinkedException(NamedTuple):
+    """An exception from a policy."""
+
+    ir: CelExceptionIR
+    conditions: list[LinkedExpression]
+
+
+def link_exceptions(
+    exceptions: Sequence[CelExceptionIR], dialect: Dialect
+) -> list[LinkedException]:
+    """Link the exceptions from a policy."""
+    return [
+        LinkedException(one, link_conditions(one.conditions, dialect))
+        for one in exceptions
+    ]
+
+
+def exceptions_of(
+    linked: Sequence[LinkedException], scope: KindScope, runtime: Runtime
+) -> list[CelExceptionIR]:
+    """Return the exceptions that apply. Raises: as ``met``."""
+    return [
+        one.ir
+        for one in linked
+        if not is_expired(one.ir, runtime) and met(one.conditions, scope)
+    ]
+
+
+def met(conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
+    """Return whether all are true; a false one decides, even after one that failed.
+
+    KYVERNO: the failure policy is not consulted.
+    Raises: ExpressionFailed, BudgetExceeded.
+    """
+    problems = list(_problems(conditions, scope))
+    if False in problems:
+        return False
+    if problems:
+        raise ExpressionFailed("cel.conditions", "; ".join(map(str, problems)))
+    return True
+
+
+def _problems(
+    conditions: Sequence[LinkedExpression], scope: KindScope
+) -> Iterator[str | bool]:
+    """Yield the errors; False, the last one, for a condition that is false."""
+    for condition in conditions:
+        try:
+            if scope.value(condition) is not True:
+                yield False
+                return
+        except ExpressionFailed as error:
+            yield error.message

@@ -1,0 +1,137 @@
+"""Know the types of the fields of built-in kinds, for merges of apply configurations.
+
+Room: values. Takes: apiVersion and kind. Gives: TypeRef, Kinds. Next: merge.py.
+May touch: nothing.
+Source: structured-merge-diff schema/elements.go; Kubernetes OpenAPI v3, release 1.32,
+as kubectl-validate embeds it (docs/behaviour/cel 10.1).
+
+The tables have a line per kind (group/version, kind, type) and one per struct (name,
+then ``field:type``; ``~`` before the name: atomic); a line that begins with a space
+continues the one before. A type is s, n, b (text, number, boolean), u (any scalar),
+? (deduced from the value), ! (atomic, of any type), =Name (a struct; ~Name atomic,
++Name granular here), []T (an atomic list), [*]T (a set), [key,key=default]T (a list by
+keys; defaults in JSON), {}T or {~}T (a map, an atomic one).
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.typed import built_in_1, built_in_2, built_in_3, built_in_4
+
+
+class Key(NamedTuple):
+    """A key of the elements of a list, and its default."""
+
+    name: str
+    default: Json = None
+
+
+class ListType(NamedTuple):
+    """A list; an associative one without ``keys`` is a set of scalars."""
+
+    items: str
+    is_atomic: bool = True
+    keys: tuple[Key, ...] = ()
+
+
+class MapType(NamedTuple):
+    """A struct with ``fields``, or a map of ``items``; "" = no other keys."""
+
+    fields: Mapping[str, str]
+    items: str = ""
+    is_atomic: bool = False
+
+
+class Atom(NamedTuple):
+    """What a value may be; ``scalar``: string, numeric, boolean, untyped or ""."""
+
+    scalar: str = ""
+    list: ListType | None = None
+    map: MapType | None = None
+
+
+_SCALARS: Final = {"s": "string", "n": "numeric", "b": "boolean", "u": "untyped"}
+_NOTHING: Final[Mapping[str, str]] = {}
+_ANY: Final = Atom("untyped", ListType("!"), MapType(_NOTHING, "?"))
+_ANY_ATOMIC: Final = Atom(
+    "untyped", ListType("!"), MapType(_NOTHING, "!", is_atomic=True)
+)
+
+
+class Schemas:
+    """Types by notation: the built-in ones, and structs of custom kinds."""
+
+    __slots__ = ("_atoms", "_structs", "kinds", "versions")
+
+    def __init__(
+        self,
+        kinds: Mapping[tuple[str, str], str],
+        structs: Mapping[str, MapType],
+    ) -> None:
+        """``kinds``: (apiVersion, kind) -> notation; ``structs``: by name."""
+        self.kinds = kinds
+        self.versions = frozenset(version for version, _ in kinds)
+        self._structs = structs
+        self._atoms: dict[str, Atom] = {}
+
+    def atom(self, notation: str) -> Atom:
+        """Return the type of a notation."""
+        found = self._atoms.get(notation)
+        if found is None:
+            found = self._atoms[notation] = self._read(notation)
+        return found
+
+    def _read(self, notation: str) -> Atom:
+        head = notation[0]
+        if head in _SCALARS:
+            return Atom(_SCALARS[head])
+        if head in "?!":
+            return _ANY if head == "?" else _ANY_ATOMIC
+        if head == "[":
+            keys, _, items = notation[1:].partition("]")
+            if keys == "*":
+                return Atom(list=ListType(items, is_atomic=False))
+            listed = tuple(map(_key, keys.split(","))) if keys else ()
+            return Atom(list=ListType(items, not listed, listed))
+        if head == "{":
+            inner, _, items = notation[1:].partition("}")
+            return Atom(map=MapType(_NOTHING, items, inner == "~"))
+        struct = self._structs[notation[1:]]
+        if head != "=":
+            struct = struct._replace(is_atomic=head == "~")
+        return Atom(map=struct)
+
+    def extended(
+        self, kinds: Mapping[tuple[str, str], str], structs: Mapping[str, MapType]
+    ) -> "Schemas":
+        """Return these types and those of custom kinds."""
+        return Schemas({**self.kinds, **kinds}, {**self._structs, **structs})
+
+
+def _key(text: str) -> Key:
+    name, equals, default = text.partition("=")
+    return Key(name, msgspec.json.decode(default) if equals else None)
+
+
+@cache
+def built_in() -> Schemas:
+    """Return the types of the built-in kinds, read at the first use: about 5 ms."""
+    kinds: dict[tuple[str, str], str] = {}
+    structs: dict[str, MapType] = {}
+    parts = (built_in_1, built_in_2, built_in_3, built_in_4)
+    table = "".join(part.TABLE for part in parts)
+    for line in table.replace("\n ", " ").splitlines():
+        name, *fields = line.split(" ")
+        if "/" in name:
+            kinds[name.removeprefix("/"), fields[0]] = fields[1]
+            continue
+        bare = name.removeprefix("~")
+        typed = (field.partition(":") for field in fields)
+        structs[bare] = MapType(
+            {key: notation for key, _, notation in typed}, is_atomic=bare != name
+        )
+    return Schemas(kinds, structs)

@@ -1,0 +1,244 @@
+"""Policies in CEL that mutate, generate or delete, on the command line.
+
+Expected: docs/behaviour/cli 8 to 15; docs/behaviour/cel 10; the real program.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.cli.conftest import Command, pod
+
+MUTATING = """
+apiVersion: policies.kyverno.io/v1
+kind: MutatingPolicy
+metadata: {name: label}
+spec:
+  autogen: {podControllers: {controllers: []}}
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: "Object{metadata: Object.metadata{labels: {'team': 'a'}}}"
+"""
+GENERATING = """
+apiVersion: policies.kyverno.io/v1
+kind: GeneratingPolicy
+metadata: {name: settings}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}
+  variables:
+  - name: made
+    expression: >-
+      {'apiVersion': dyn('v1'), 'kind': dyn('ConfigMap'),
+      'metadata': dyn({'name': object.metadata.name}), 'data': dyn({'k': 'v'})}
+  generate:
+  - expression: generator.apply('other', [variables.made])
+"""
+DELETING = """
+apiVersion: policies.kyverno.io/v1
+kind: DeletingPolicy
+metadata: {name: old}
+spec:
+  schedule: "* * * * *"
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods]}
+  conditions: [{name: bad, expression: "object.metadata.name == 'bad'"}]
+"""
+TEST = """
+apiVersion: cli.kyverno.io/v1alpha1
+kind: Test
+metadata: {{name: t}}
+policies: [policy.yaml]
+resources: [pods.yaml]
+{more}
+results:
+- {{policy: {policy}, kind: Pod, resources: [{pod}], result: pass, {field}}}
+"""
+TARGET = "{apiVersion: v1, kind: ConfigMap, metadata: {name: config, namespace: ns}}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "pods.yaml").write_text(pod("good") + pod("bad"))
+    return tmp_path
+
+
+def apply(command: Command, folder: Path, policy: str, *more: Any) -> Any:
+    (folder / "policy.yaml").write_text(policy)
+    return command("apply", folder / "policy.yaml", "-r", folder / "pods.yaml", *more)
+
+
+def rows(command: Command, folder: Path, policy: str) -> list[dict[str, Any]]:
+    out = apply(command, folder, policy, "-p", "--output-format", "json").out
+    line = next(one for one in out.splitlines() if '"results"' in one)
+    found: list[dict[str, Any]] = json.loads(line[line.index("{") :])["results"]
+    return found
+
+
+def test_mutations_are_printed_and_count_twice(command: Command, folder: Path) -> None:
+    done = apply(command, folder, MUTATING)
+    assert done.code == 0
+    first = done.out.split("---")[0].split("applied to apps/Pod/good:")[1]
+    assert yaml.safe_load(first)["metadata"]["labels"]["team"] == "a"
+    assert done.out.count("Mutation has been applied successfully.") == 2
+    assert "pass: 4, fail: 0, warn: 0, error: 0, skip: 0" in done.out
+
+
+def test_the_report_of_mutations(command: Command, folder: Path) -> None:
+    found = rows(command, folder, MUTATING)
+    assert [(one["policy"], one["result"], one["message"]) for one in found] == [
+        ("label", "pass", "success"),
+        ("label", "pass", "success"),
+    ]
+    assert {one["source"] for one in found} == {"KyvernoMutatingPolicy"}
+    assert not any("rule" in one for one in found)
+
+
+def test_generated_objects(command: Command, folder: Path) -> None:
+    done = apply(command, folder, GENERATING)
+    made = done.out.split("applied to apps/Pod/good:")[1].split("---")[0]
+    assert yaml.safe_load(made) == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "good", "namespace": "other"},
+        "data": {"k": "v"},
+    }
+    assert "pass: 2, fail: 0, warn: 0, error: 0, skip: 0" in done.out
+    (good, _) = rows(command, folder, GENERATING)
+    assert (good["rule"], good["message"], good["source"]) == (
+        "settings",
+        "policy evaluated successfully",
+        "KyvernoGeneratingPolicy",
+    )
+
+
+def test_what_a_policy_would_delete(command: Command, folder: Path) -> None:
+    done = apply(command, folder, DELETING)
+    assert (done.code, "pass: 1, fail: 1, warn: 0" in done.out) == (1, True)
+    good, bad = rows(command, folder, DELETING)
+    assert (good["result"], good["message"]) == ("fail", "resource did not match")
+    assert (bad["result"], bad["message"], bad["rule"]) == (
+        "pass",
+        "resource matched",
+        "old",
+    )
+
+
+def run_test(
+    command: Command,
+    folder: Path,
+    policy: str,
+    *,
+    pod: str = "good",
+    field: str = "",
+    more: str = "",
+) -> Any:
+    (folder / "policy.yaml").write_text(policy)
+    name = yaml.safe_load(policy)["metadata"]["name"]
+    text = TEST.format(policy=name, pod=pod, field=field, more=more)
+    (folder / "kyverno-test.yaml").write_text(text)
+    return command("test", folder)
+
+
+def test_a_test_compares_the_mutated_object(command: Command, folder: Path) -> None:
+    wanted = yaml.safe_load(pod("good"))
+    wanted["metadata"]["labels"] = {"team": "a"}
+    (folder / "patched.yaml").write_text(yaml.safe_dump(wanted))
+    field = "patchedResources: patched.yaml"
+    assert run_test(command, folder, MUTATING, field=field).code == 0
+    wanted["metadata"]["labels"] = {"team": "b"}
+    (folder / "patched.yaml").write_text(yaml.safe_dump(wanted))
+    assert run_test(command, folder, MUTATING, field=field).code == 1
+
+
+def test_a_test_compares_the_generated_object(command: Command, folder: Path) -> None:
+    made = "{apiVersion: v1, kind: ConfigMap, metadata: {name: good, namespace: other}"
+    (folder / "made.yaml").write_text(f"{made}, data: {{k: v}}}}")
+    field = "generatedResource: made.yaml"
+    done = run_test(command, folder, GENERATING, field=field)
+    assert (done.code, "/good" in done.out) == (0, True)
+    (folder / "made.yaml").write_text(f"{made}, data: {{k: w}}}}")
+    assert run_test(command, folder, GENERATING, field=field).code == 1
+
+
+def test_a_test_of_what_is_deleted(command: Command, folder: Path) -> None:
+    assert run_test(command, folder, DELETING, pod="bad").code == 0
+    assert run_test(command, folder, DELETING, pod="good").code == 1
+
+
+def test_a_test_of_existing_objects(command: Command, folder: Path) -> None:
+    """The row is that of the target; the constraints are those of the targets."""
+    policy = MUTATING + "  evaluation: {mutateExisting: {enabled: true}}\n"
+    rule = '{apiGroups: [""], apiVersions: [v1], operations: ["*"], resources: [%s]}'
+    found = rule % "configmaps"
+    policy += f"  targetMatchConstraints: {{resourceRules: [{found}]}}\n"
+    (folder / "target.yaml").write_text(TARGET)
+    wanted = TARGET.replace("ns}", "ns, labels: {team: a}}")
+    (folder / "patched.yaml").write_text(wanted)
+    done = run_test(
+        command,
+        folder,
+        policy,
+        pod="config",
+        field="patchedResources: patched.yaml",
+        more="targetResources: [target.yaml]",
+    )
+    assert (done.code, "v1/ConfigMap/ns/config" in done.out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (MUTATING.replace("'a'}", "'a'"), "policy.expression"),
+        (GENERATING.replace("variables.made", "variables.none"), "policy.expression"),
+        (DELETING.replace("== 'bad'", "+ 1"), "policy.expression"),
+        (MUTATING.replace("mutations:", "mutation:"), "policy.unknown_field"),
+    ],
+)
+def test_lint(command: Command, folder: Path, text: str, code: str) -> None:
+    (folder / "policy.yaml").write_text(text)
+    done = command("lint", folder / "policy.yaml", "-o", "json")
+    assert done.code == 1
+    assert code in done.out
+
+
+def test_lint_for_the_server(command: Command, folder: Path) -> None:
+    """What the webhook of upstream refuses, too."""
+    text = DELETING.replace("* * * * *", "every day")
+    text = text.replace("resourceRules:", "excludeResourceRules:")
+    (folder / "policy.yaml").write_text(text)
+    path = folder / "policy.yaml"
+    done = command("lint", path, "--target", "server", "-o", "json")
+    assert "is not in proper cron format" in done.out
+    assert "a matchConstraints with at least one resource rule is required" in done.out
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "effects"),
+    [
+        (MUTATING, "1 mutations", ["pure"]),
+        (GENERATING, "1 expressions", ["calls the cluster"]),
+        (DELETING, "schedule * * * * *", ["pure"]),
+    ],
+)
+def test_explain(
+    command: Command, folder: Path, text: str, body: str, effects: list[str]
+) -> None:
+    (folder / "policy.yaml").write_text(text)
+    done = command("explain", folder / "policy.yaml", "-o", "json")
+    (policy,) = json.loads(done.out)
+    first = policy["rules"][0]
+    assert (first["body"], first["kinds"], first["effects"]) == (
+        body,
+        ["v1/pods"],
+        effects,
+    )

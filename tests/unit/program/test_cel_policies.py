@@ -1,0 +1,548 @@
+"""MutatingPolicies, GeneratingPolicies and DeletingPolicies, documents to verdicts.
+
+Expected: docs/behaviour/cel 5, 7, 10.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.compiler.cel_policies import (
+    compile_deleting_policy,
+    compile_generating_policy,
+)
+from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_PURE
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.policy.cel_policies import decode_cel_policy
+from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.validating_policy import decode_validating_policy
+from kyverno_mp.program.cel_policies.delete import LinkedDeletingPolicy
+from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.scope import Facts
+
+POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web"}},
+    "spec": {"containers": [{"name": "c", "image": "nginx"}]},
+}
+MATCH = {
+    "resourceRules": [
+        {
+            "apiGroups": [""],
+            "apiVersions": ["v1"],
+            "operations": ["CREATE"],
+            "resources": ["pods"],
+        }
+    ]
+}
+PLURALS = {"Pod": "pods", "Deployment": "deployments", "CronJob": "cronjobs"}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Generated:
+    """The port of ``generator``."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+
+    def generate(self, namespace: str, objects: Any, _deadline_ns: int) -> None:
+        self.calls.append((namespace, objects))
+
+
+def document(kind: str, spec: Any, namespace: str = "", match: Any = MATCH) -> Any:
+    metadata = {"name": "p", **({"namespace": namespace} if namespace else {})}
+    raw = {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": f"{'Namespaced' if namespace else ''}{kind}",
+        "metadata": metadata,
+        "spec": {**({"matchConstraints": match} if match else {}), **spec},
+    }
+    return decode_cel_policy(raw)
+
+
+def exception(kind: str, **spec: Any) -> Any:
+    return decode_validating_policy(
+        {
+            "apiVersion": "policies.kyverno.io/v1",
+            "kind": "PolicyException",
+            "metadata": {"name": "e", "namespace": "n"},
+            "spec": {"policyRefs": [{"name": "p", "kind": kind}], **spec},
+        }
+    )
+
+
+def facts(resource: Any = POD, generated: Generated | None = None) -> Facts:
+    group, _, version = resource["apiVersion"].rpartition("/")
+    plural = PLURALS[resource["kind"]]
+    place = {"group": group, "version": version, "resource": plural}
+    request = Request(
+        group=group,
+        version=version,
+        kind=resource["kind"],
+        name=resource["metadata"]["name"],
+        namespace=resource["metadata"].get("namespace", ""),
+        object=resource,
+        review_request={"resource": place},
+    )
+    runtime = Runtime(now=lambda: NOW, monotonic_ns=lambda: 0)
+    return Facts(request, runtime, CelPorts(generator=generated))
+
+
+def apply_mutations(*expressions: str) -> dict[str, Any]:
+    """Return a spec with apply configurations."""
+    return {
+        "mutations": [
+            {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": e}}
+            for e in expressions
+        ]
+    }
+
+
+def json_patches(*expressions: str) -> dict[str, Any]:
+    """Return a spec with JSON patches."""
+    return {
+        "mutations": [
+            {"patchType": "JSONPatch", "jsonPatch": {"expression": e}}
+            for e in expressions
+        ]
+    }
+
+
+def mutated(
+    spec: Any, resource: Any = POD, exceptions: Any = (), match: Any = MATCH
+) -> list[Mutated]:
+    ir = compile_mutating_policy(
+        document("MutatingPolicy", spec, match=match), exceptions
+    )
+    given = facts(resource)
+    return list(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request)))
+
+
+def first(spec: Any, **more: Any) -> Mutated:
+    return mutated(spec, **more)[0]
+
+
+def verdict(answer: Mutated) -> tuple[str, str, str]:
+    assert answer.result is not None
+    return answer.result.rule, answer.result.status, answer.result.message
+
+
+LABEL = "Object{metadata: Object.metadata{labels: {'team': 'a'}}}"
+
+
+def test_an_apply_configuration() -> None:
+    answer = first(apply_mutations(LABEL))
+    assert verdict(answer) == ("", "pass", "success")
+    assert answer.patched is not None
+    assert answer.patched["metadata"]["labels"] == {"app": "web", "team": "a"}
+    assert POD["metadata"]["labels"] == {"app": "web"}
+
+
+def test_each_mutation_gets_the_object_of_the_last() -> None:
+    seen = "{'seen': object.metadata.labels.team}"
+    read = f"Object{{metadata: Object.metadata{{labels: {seen}}}}}"
+    answer = first(apply_mutations(LABEL, read))
+    assert answer.patched is not None
+    assert answer.patched["metadata"]["labels"]["seen"] == "a"
+
+
+def test_variables_and_the_request_keep_what_they_had() -> None:
+    """docs/behaviour/cel 14.17: a variable that was read is not computed again."""
+    spec = {
+        "variables": [
+            {"name": "n", "expression": "string(size(object.metadata.labels))"}
+        ],
+        **apply_mutations(
+            "Object{metadata: Object.metadata{labels: {'team': variables.n}}}",
+            "Object{metadata: Object.metadata{labels: {"
+            "'n': variables.n, 'r': string(size(request.object.metadata.labels))}}}",
+        ),
+    }
+    answer = first(spec)
+    assert answer.patched is not None
+    found = answer.patched["metadata"]["labels"]
+    assert (found["team"], found["n"], found["r"]) == ("1", "1", "1")
+
+
+def test_a_json_patch() -> None:
+    spec = json_patches(
+        "[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a/b'),"
+        " value: 'x'}]"
+    )
+    answer = first(spec)
+    assert answer.patched is not None
+    assert answer.patched["metadata"]["labels"]["a/b"] == "x"
+
+
+def test_a_failed_test_operation_is_a_silent_pass() -> None:
+    spec = json_patches(
+        "[JSONPatch{op: 'test', path: '/metadata/name', value: 'other'},"
+        " JSONPatch{op: 'remove', path: '/spec'}]"
+    )
+    answer = first(spec)
+    assert verdict(answer) == ("", "pass", "success")
+    assert answer.patched == POD
+
+
+def test_a_replacement_sets_a_field_that_is_absent() -> None:
+    """As the API server's version of the library does; the real program, too."""
+    spec = json_patches("[JSONPatch{op: 'replace', path: '/spec/replicas', value: 7}]")
+    patched = first(spec).patched
+    assert patched is not None
+    assert patched["spec"]["replicas"] == 7
+
+
+def test_a_field_that_is_absent_cannot_be_removed() -> None:
+    """The real program's text."""
+    spec = json_patches("[JSONPatch{op: 'remove', path: '/spec/volumes'}]")
+    assert verdict(first(spec))[2] == (
+        "failed to evaluate policy: JSON Patch: error in remove for path:"
+        " '/spec/volumes': Unable to remove nonexistent key: volumes: missing value"
+    )
+
+
+def test_an_unknown_operation_fails_when_it_is_its_turn() -> None:
+    bad = "JSONPatch{op: 'bad', path: '/a', value: 1}"
+    wanted = "failed to evaluate policy: JSON Patch: Unexpected kind: bad"
+    assert verdict(first(json_patches(f"[{bad}]")))[2] == wanted
+    test = "JSONPatch{op: 'test', path: '/kind', value: 'x'}"
+    assert verdict(first(json_patches(f"[{test}, {bad}]")))[1] == "pass"
+
+
+def test_integers_beyond_a_double_become_texts() -> None:
+    spec = json_patches(
+        "[JSONPatch{op: 'add', path: '/spec/n', value: 9007199254740993},"
+        " JSONPatch{op: 'add', path: '/spec/m', value: [7]}]"
+    )
+    patched = first(spec).patched
+    assert patched is not None
+    assert (patched["spec"]["n"], patched["spec"]["m"]) == ("9007199254740993", [7])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            apply_mutations("Object{spec: Object.spec{bogus: 1}}"),
+            (
+                "error applying patch: failed to convert patch object to typed object:"
+                " .spec.bogus: field not declared in schema"
+            ),
+        ),
+        (
+            apply_mutations("Object{spec: Object.wrong{a: 1}}"),
+            (
+                'type mismatch: unexpected type name "Object.wrong", expected'
+                ' "Object.spec", which matches field name path from root Object type'
+            ),
+        ),
+        (
+            {
+                "matchConditions": [{"name": "c", "expression": "object.none == 1"}],
+                "failurePolicy": "Ignore",
+                "mutations": [],
+            },
+            "no such key: none",
+        ),
+    ],
+)
+def test_errors(spec: Any, message: str) -> None:
+    answer = first(spec)
+    wanted = f"failed to evaluate policy: {message}"
+    assert verdict(answer) == ("evaluation", "error", wanted)
+    assert answer.patched is None
+
+
+def test_a_kind_without_types() -> None:
+    resource = {**POD, "apiVersion": "example.com/v1", "kind": "Pod"}
+    answer = first(apply_mutations(LABEL), resource=resource, match=None)
+    assert verdict(answer)[2] == (
+        "failed to evaluate policy: error applying patch: type converter must not be"
+        " nil"
+    )
+
+
+def test_conditions_may_use_variables() -> None:
+    spec = {
+        "variables": [{"name": "yes", "expression": "false"}],
+        "matchConditions": [{"name": "c", "expression": "variables.yes"}],
+        **apply_mutations(LABEL),
+    }
+    answer = first(spec)
+    assert verdict(answer) == ("", "skip", "skip")
+    assert answer.patched is None
+
+
+def test_copies_for_controllers() -> None:
+    """The object that is written is nested; docs/behaviour/cel 7."""
+    pod = {"metadata": {"labels": {"a": "b"}}, "spec": POD["spec"]}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "shop"},
+        "spec": {"template": pod},
+    }
+    spec = apply_mutations("Object{spec: Object.spec{hostPID: true}}")
+    answers = {one.copy: one for one in mutated(spec, deployment)}
+    assert [name for name, one in answers.items() if one.result] == ["defaults"]
+    patched = answers["defaults"].patched
+    assert patched is not None
+    assert patched["spec"]["template"]["spec"]["hostPID"] is True
+
+
+def test_a_policy_without_constraints_matches_everything() -> None:
+    assert verdict(first(apply_mutations(LABEL), match=None))[1] == "pass"
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "labels"),
+    [
+        ({}, "skip", None),
+        ({"reportResult": "pass"}, "pass", None),
+        ({"images": ["i"]}, "pass", {"app": "web", "n": "1"}),
+        (
+            {"matchConditions": [{"name": "m", "expression": "false"}]},
+            "pass",
+            {"app": "web", "n": "0"},
+        ),
+    ],
+)
+def test_exceptions(more: Any, status: str, labels: Any) -> None:
+    text = "string(size(exceptions.allowedImages))"
+    spec = apply_mutations(
+        f"Object{{metadata: Object.metadata{{labels: {{'n': {text}}}}}}}"
+    )
+    answer = first(spec, exceptions=[exception("MutatingPolicy", **more)])
+    assert verdict(answer)[1] == status
+    found = answer.patched["metadata"]["labels"] if answer.patched else None
+    assert found == labels
+
+
+def test_an_exception_from_another_policy() -> None:
+    other = exception("ValidatingPolicy")
+    assert verdict(first(apply_mutations(LABEL), exceptions=[other]))[0] == ""
+
+
+def test_existing_objects() -> None:
+    """``object`` is the target, ``request.object`` the trigger."""
+    label = "{'t': request.object.metadata.name, 'o': object.metadata.name}"
+    spec = {
+        "evaluation": {"mutateExisting": {"enabled": True}},
+        **apply_mutations(f"Object{{metadata: Object.metadata{{labels: {label}}}}}"),
+    }
+    ir = compile_mutating_policy(document("MutatingPolicy", spec))
+    assert ir.mutates_existing
+    trigger = facts()
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "target"}}
+    target = trigger._replace(request=replace(trigger.request, object=config))
+    shared = Shared(trigger.request)
+    (answer, *_) = LinkedMutatingPolicy(ir).mutate_target(target, shared)
+    assert answer.patched is not None
+    assert answer.patched["metadata"]["labels"] == {"t": "web", "o": "target"}
+
+
+def test_an_expression_for_targets() -> None:
+    text = "{'metadata': dyn({'name': object.metadata.name + '-x'})}"
+    spec = {
+        "targetMatchConstraints": {"expression": "json.unmarshal('{}')"},
+        "mutations": [],
+    }
+    ir = compile_mutating_policy(document("MutatingPolicy", spec))
+    with pytest.raises(ExpressionFailed, match="output type must be a map"):
+        LinkedMutatingPolicy(ir).targets(facts())
+    spec["targetMatchConstraints"] = {"expression": f"resource.post('v1', 'x', {text})"}
+    ir = compile_mutating_policy(document("MutatingPolicy", spec))
+    with pytest.raises(ExpressionFailed, match="there is no cluster to ask"):
+        LinkedMutatingPolicy(ir).targets(facts())
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "text"),
+    [
+        (
+            "MutatingPolicy",
+            json_patches("[1]"),
+            (
+                'spec.mutations[0].jsonPatch.expression: Invalid value: "[1]": output'
+                " is expected to be of type list"
+            ),
+        ),
+        (
+            "MutatingPolicy",
+            apply_mutations("{'a': 1}"),
+            (
+                "spec.mutations[0].applyConfiguration.expression: Invalid value:"
+                " \"{'a': 1}\": output is expected to be of type Object"
+            ),
+        ),
+        (
+            "GeneratingPolicy",
+            {"generate": [{"expression": "'a'"}]},
+            (
+                "spec.generate[0].expression: Invalid value: \"'a'\": output is"
+                " expected to be of type bool"
+            ),
+        ),
+        (
+            "DeletingPolicy",
+            {
+                "schedule": "* * * * *",
+                "conditions": [{"name": "c", "expression": "1"}],
+            },
+            (
+                'spec.conditions[0].expression: Invalid value: "1": output is expected'
+                " to be of type bool"
+            ),
+        ),
+    ],
+)
+def test_types_of_expressions(kind: str, spec: Any, text: str) -> None:
+    compiled = {
+        "MutatingPolicy": compile_mutating_policy,
+        "GeneratingPolicy": compile_generating_policy,
+        "DeletingPolicy": compile_deleting_policy,
+    }[kind]
+    with pytest.raises(DocumentInvalid) as caught:
+        compiled(document(kind, spec))  # type: ignore[operator]  # of that kind
+    assert [one.upstream for one in caught.value.problems] == [text]
+
+
+@pytest.mark.parametrize("kind", ["GeneratingPolicy", "DeletingPolicy"])
+def test_only_some_kinds_have_the_library_of_users(kind: str) -> None:
+    spec: dict[str, Any] = {
+        "variables": [{"name": "u", "expression": "parseServiceAccount('x')"}]
+    }
+    if kind == "GeneratingPolicy":
+        with pytest.raises(DocumentInvalid, match="undeclared reference"):
+            compile_generating_policy(
+                document(kind, {**spec, "generate": [{"expression": "true"}]})
+            )
+    else:
+        with pytest.raises(DocumentInvalid, match="undeclared reference"):
+            compile_deleting_policy(document(kind, {**spec, "schedule": "* * * * *"}))
+
+
+ITEM = "{'apiVersion': dyn('v1'), 'kind': dyn('ConfigMap'), 'n': dyn(1)}"
+
+
+def generated(
+    spec: Any, *, namespace: str = "", exceptions: Any = ()
+) -> tuple[RuleResult | None, Generated]:
+    ir = compile_generating_policy(
+        document("GeneratingPolicy", spec, namespace), exceptions
+    )
+    port = Generated()
+    given = facts(generated=port)
+    return LinkedGeneratingPolicy(ir).evaluate(given, Shared(given.request)), port
+
+
+def generates(text: str) -> dict[str, Any]:
+    return {"generate": [{"expression": text}]}
+
+
+def test_generation() -> None:
+    for function in ("apply", "Apply"):
+        found, port = generated(generates(f"generator.{function}('ns', [{ITEM}])"))
+        assert found is not None
+        assert (found.rule, found.status) == ("p", "pass")
+        assert found.message == "policy evaluated successfully"
+        item = {"apiVersion": "v1", "kind": "ConfigMap", "n": 1}
+        assert port.calls == [("ns", [item])]
+
+
+def test_conditions_that_are_not_met_are_a_pass_without_objects() -> None:
+    spec = {
+        "matchConditions": [{"name": "c", "expression": "false"}],
+        **generates(f"generator.apply('ns', [{ITEM}])"),
+    }
+    found, port = generated(spec)
+    assert found is not None
+    assert (found.status, port.calls) == ("pass", [])
+
+
+def test_a_namespaced_policy_generates_in_its_namespace_only() -> None:
+
+    def into(target: str) -> dict[str, Any]:
+        return generates(f"generator.apply('{target}', [{ITEM}])")
+
+    found, port = generated(into("shop"), namespace="shop")
+    assert found is not None
+    assert (found.status, len(port.calls)) == ("pass", 1)
+    found, port = generated(into("other"), namespace="shop")
+    assert found is not None
+    assert (found.status, port.calls) == ("error", [])
+    assert 'policy in "shop" cannot generate into "other"' in found.message
+
+
+def test_an_exception_from_generation() -> None:
+    spec = generates(f"generator.apply('ns', [{ITEM}])")
+    found, port = generated(spec, exceptions=[exception("GeneratingPolicy")])
+    assert found is not None
+    assert (found.rule, found.status, port.calls) == ("exception", "skip", [])
+
+
+def test_effects() -> None:
+    reads = generates("object.metadata.name == 'a'")
+    writes = generates(f"generator.apply('ns', [{ITEM}])")
+    effects = [
+        compile_generating_policy(document("GeneratingPolicy", spec)).effects
+        for spec in (reads, writes)
+    ]
+    assert effects == [EFFECT_PURE, EFFECT_CLUSTER]
+
+
+def selects(spec: Any, resource: Any = POD, exceptions: Any = (), **more: Any) -> bool:
+    raw = {"schedule": "* * * * *", **spec}
+    ir = compile_deleting_policy(document("DeletingPolicy", raw, **more), exceptions)
+    return LinkedDeletingPolicy(ir).selects(facts(resource))
+
+
+def conditions(*texts: str) -> dict[str, Any]:
+    return {
+        "conditions": [
+            {"name": f"c{index}", "expression": text}
+            for index, text in enumerate(texts)
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        ((), True),
+        (("object.metadata.name == 'web'",), True),
+        (("object.metadata.name == 'web'", "false"), False),
+        (("object.none == 1", "false"), False),
+    ],
+)
+def test_what_is_deleted(texts: Any, wanted: bool) -> None:  # noqa: FBT001 - a case
+    assert selects(conditions(*texts)) is wanted
+
+
+def test_operations_do_not_matter() -> None:
+    rule = {**MATCH["resourceRules"][0], "operations": ["DELETE"]}
+    assert selects(conditions(), match={"resourceRules": [rule]})
+
+
+def test_a_deleting_policy_without_constraints_deletes_nothing() -> None:
+    assert not selects(conditions(), match=None)
+
+
+def test_an_error_deletes_nothing() -> None:
+    with pytest.raises(ExpressionFailed, match="no such key: none"):
+        selects(conditions("object.none == 1", "true"))
+
+
+def test_any_exception_keeps_an_object() -> None:
+    kept = exception("DeletingPolicy", images=["i"])
+    assert not selects(conditions(), exceptions=[kept])
