@@ -238,6 +238,16 @@ LINKED_RULES_MAX = 65_536
 """Rules that a worker keeps linked; beyond this number the cache is cleared and rules
 are linked again on use."""
 
+YOUNG_OBJECTS_MAX = 50_000
+"""New objects after which Python's garbage collector looks at them, in a worker of the
+webhook. PERF: a review creates about 200 containers that reference counting frees; at
+Python's default of 700 the collector would run in vain at every third review. At most
+three times as many are visited at once, which takes 60 ms."""
+
+COLLECTED_OBJECTS_MAX = 100_000
+"""Objects that one garbage collection of a worker may visit: up to 85 ms, while the
+event loop waits. If linked rules are more, they are excluded from collections."""
+
 PATTERN_DEPTH_MAX = 128
 """Nesting depth of a validate pattern. The recursive parser and evaluators use up to
 three of 1,000 Python frames per level; the deepest field of a Kubernetes object is
