@@ -5,11 +5,11 @@ the count of ended connections. Gives: memory; how long collections took. Next:
 start.py. May touch: Python's garbage collector, malloc.
 
 A collection visits every object that it is to compare, with the interpreter locked:
-ten thousand linked policies are two million objects, and two seconds. So the collector
-never visits them: linked rules form no reference cycles, a replaced one is freed by
-its last reference, and many linked rules are frozen, which takes them out of its lists.
-Collections of what is left take some milliseconds, and those of young objects are kept
-small by their thresholds (tune).
+ten thousand linked policies are two million objects, and two seconds; a large review
+takes as long to visit as to decode. So the collector never visits them. Linked rules
+form no reference cycles, a replaced one is freed by its last reference, and many linked
+rules are frozen, which takes them out of its lists. Collections run here only, when
+what is left is little; reviews and connections leave nothing to them.
 
 An ended TLS connection leaves free memory in fragments between live ones: after some
 thousands of connections, 500 at a time, malloc held 50 MiB without any use. Large
@@ -25,7 +25,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kyverno_mp.limits import COLLECTED_OBJECTS_MAX, YOUNG_OBJECTS_MAX
+from kyverno_mp.limits import (
+    COLLECTED_NEW_OBJECTS_MIN,
+    COLLECTED_OBJECTS_MAX,
+    NEW_OBJECTS_MAX,
+)
 
 _PAUSE_S: Final = 5.0
 """PERF: a collection takes about 10 ms; consecutive changes share one. Returning 50 MiB
@@ -34,12 +38,6 @@ _FREED_MIN: Final = 4 * 1024 * 1024
 """The next requests reuse smaller amounts of memory."""
 _ENDED_MIN: Final = 200
 """Fewer connections leave too little memory to free."""
-_MIDDLE: Final = 1
-"""Collections of young objects, less one, before those that survived are visited again:
-together at most three times YOUNG_OBJECTS_MAX."""
-_OLD: Final = 20
-"""Collections of survivors after which everything is collected, see ``tick``."""
-_NEVER: Final = 1 << 30
 _PAUSES_KEPT_MAX: Final = 1000
 _listed: Final = [object()]
 _ALONE: Final = sys.getrefcount(_listed[-1])
@@ -55,9 +53,13 @@ def trim_memory() -> None:
 
 
 def tune() -> None:
-    """Set when Python collects by itself: never everything, and never many at once."""
+    """Leave collections to ``Collector``, except in need.
+
+    Python's own come while a large review is decoded, and visit what they cannot free:
+    they doubled the time.
+    """
     gc.enable()
-    gc.set_threshold(YOUNG_OBJECTS_MAX, _MIDDLE, _NEVER)
+    gc.set_threshold(NEW_OBJECTS_MAX, 1, 1)
 
 
 class Collector:
@@ -106,7 +108,8 @@ class Collector:
         """
         many = ended - self._ended >= _ENDED_MIN or freed - self._freed >= _FREED_MIN
         is_linking = linked != self._linked
-        garbage = self._left or is_linking or gc.get_count()[2] >= _OLD
+        new = gc.get_count()[0]
+        garbage = self._left or is_linking or new >= COLLECTED_NEW_OBJECTS_MIN
         if not (garbage or many) or now_s - self._ran_s < _PAUSE_S:
             return False
         if garbage:
@@ -125,8 +128,9 @@ def _collect(*, may_freeze: bool) -> None:
     What is frozen is freed by its last reference, but in a cycle it never is: so only
     what linking has made many objects of is frozen.
     """
-    # PERF: 20 ns an object.
-    if len(gc.get_objects()) <= COLLECTED_OBJECTS_MAX:
+    # PERF: the list takes 20 ns an object.
+    few = gc.get_count()[0] <= COLLECTED_OBJECTS_MAX
+    if few and len(gc.get_objects()) <= COLLECTED_OBJECTS_MAX:
         gc.collect()
     elif may_freeze:
         gc.freeze()
