@@ -15,6 +15,10 @@ JSON_DEPTH_MAX = 512
 """Nesting depth of a review or a policy. Kubernetes objects stay below 60 levels; a
 recursive walk over a few thousand levels would exhaust the C stack."""
 
+DEEP_CONTAINERS_MAX = 100_000
+"""Maps and lists of a review that is nested deeper than 254 levels: counting their
+levels takes 30 ms, and no object of Kubernetes has such levels."""
+
 EXPRESSION_TEXT_BYTES_MAX = 64 * 1024
 """Size of one JMESPath or template text; the longest in public policies is below 4
 KiB."""
@@ -238,6 +242,20 @@ LINKED_RULES_MAX = 65_536
 """Rules that a worker keeps linked; beyond this number the cache is cleared and rules
 are linked again on use."""
 
+NEW_OBJECTS_MAX = 5_000_000
+"""Objects of garbage collection that a worker of the webhook creates and does not free
+before Python collects by itself: more than all decoded reviews (EVALUATING_BYTES_MAX)
+can be, so it is garbage, and memory counts more than the two seconds that it takes."""
+
+COLLECTED_OBJECTS_MAX = 100_000
+"""Objects that one garbage collection of a worker may visit: up to 85 ms, while the
+event loop waits. More are left alone, and excluded if they are linked rules."""
+
+COLLECTED_NEW_OBJECTS_MIN = 50_000
+"""New objects after which a worker collects. PERF: a review creates some 200 containers
+that reference counting frees; with Python's default of 700 every third review would
+start a collection in vain."""
+
 PATTERN_DEPTH_MAX = 128
 """Nesting depth of a validate pattern. The recursive parser and evaluators use up to
 three of 1,000 Python frames per level; the deepest field of a Kubernetes object is
@@ -290,6 +308,11 @@ at most 1.5 MiB per object and a review carries it twice. For 3 MiB of the dense
 nesting the estimate is DECODED_TIMES_MAX times the size; the measured factor is 37 (110
 MiB). A Pod takes ten times its bytes, so a Pod-like review of BODY_BYTES_MAX is never
 rejected."""
+
+DECODED_KEYS_MAX = 500_000
+"""Keys of a review above 3 MiB, counted by their colons: decoding as many different
+ones takes 140 ms, during which no other review is answered. An object that etcd can
+store has at most half as many."""
 
 DECODED_TIMES_MAX = 48
 """The highest estimated ratio between the decoded and the encoded size of a review."""

@@ -410,6 +410,14 @@ DASHBOARD_LEFT_OUT: Final = Family(
     "Number of results of stored reports that the dashboard does not list, for lack of"
     " room.",
 )
+GC_PAUSES: Final = Family(
+    "kyverno_mp_gc_pause_seconds",
+    "histogram",
+    ("generation",),
+    "How long Python's garbage collector stopped a webhook worker, in seconds; 2: all"
+    " objects but frozen ones.",
+    buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+)
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
@@ -425,6 +433,7 @@ RECORDED: Final = (
     REPORTS_STALENESS,
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
     VALIDATING_RESULTS,
+    GC_PAUSES,
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

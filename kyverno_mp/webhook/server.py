@@ -18,11 +18,9 @@ from gunicorn.app.base import BaseApplication
 
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.arbiter_log import ArbiterLog
+from kyverno_mp.webhook.collector import tune
 from kyverno_mp.webhook.worker import Start, WebhookWorker
 
-_GC_FIRST: Final = 50_000
-"""PERF: a review creates about 200 containers that reference counting frees; at
-Python's default of 700 the collector would run in vain at every third review."""
 _SWITCH_S: Final = 0.001
 """How long the event loop waits for a computing thread each time it returns from the
 kernel, several times per review. Python's default of 5 ms would add up."""
@@ -77,8 +75,7 @@ def freeze() -> None:
 
 def tune_worker() -> None:
     """Configure the garbage collector for a worker's life."""
-    gc.enable()
-    gc.set_threshold(_GC_FIRST, 50, 100)
+    tune()
     sys.setswitchinterval(_SWITCH_S)
 
 

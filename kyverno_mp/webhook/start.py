@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
+from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import CelPorts, ClusterData
@@ -52,6 +54,7 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.families import (
+    GC_PAUSES,
     QUERIES,
     RECORDED_REVIEWS,
     RECORDING_FILES_DELETED,
@@ -62,7 +65,7 @@ from kyverno_mp.telemetry.tally import Tally
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.audit.sink import EventOptions, JournalSink, LogSink
-from kyverno_mp.webhook.collector import Collector
+from kyverno_mp.webhook.collector import Collector, Pauses
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.decisions import with_decisions
 from kyverno_mp.webhook.http.tls import Certificates
@@ -108,6 +111,7 @@ class _LinkedSnapshot:
 
     segment: PolicySegment
     source: SegmentSource[LinkedRule]
+    mutating: SegmentSource[LinkedMutation | None]
     planner: ValidationPlanner
     mutations: MutationPlanner
 
@@ -134,6 +138,8 @@ class _Attached:
         self._served_last: list[int] = []
         pid = os.getpid()
         self._collector = Collector()
+        self._pauses = Pauses()
+        self._pauses.watch()
         self.slot = control.claim(pid, start_ticks(pid))
         self._loop = loop
         self.journal = _journal(settings, places, self.recorder)
@@ -292,6 +298,8 @@ class _Attached:
             self.recorder.configure(metrics)
         for labels, count in self._queries.drain().items():
             self.recorder.series(QUERIES).count(labels, float(count))
+        for generation, seconds in self._pauses.drain():
+            self.recorder.series(GC_PAUSES).observe((generation,), seconds)
         if self.recording is not None:
             for labels, count in self.recording.drain().items():
                 self.recorder.series(RECORDED_REVIEWS).count(labels, float(count))
@@ -348,11 +356,20 @@ class _Attached:
                 continue
             if follower is not self.policies or follower.current() is None:
                 follower.refresh()
-            elif self._attaching is None or self._attaching.done():
+            elif self._is_idle():
                 self._defer(follower.refresh)
+        if self._collector.has_replaced and self._is_idle():
+            self._defer(self._collector.release)
         self._collector.tick(
-            self._loop.time(), gauges.connections_ended, gauges.bytes_freed
+            self._loop.time(),
+            gauges.connections_ended,
+            gauges.bytes_freed,
+            linked and (linked.segment.generation, linked.segment.decoded_count),
         )
+
+    def _is_idle(self) -> bool:
+        """Return whether the attaching thread has nothing to do."""
+        return self._attaching is None or self._attaching.done()
 
     def _report_state(self) -> None:
         served = []
@@ -380,13 +397,17 @@ class _Attached:
         policies = PolicySegment(segment)
         source: SegmentSource[LinkedRule] = SegmentSource(policies, link_rule)
         if previous is not None:
+            # Of the one before: changes in a row must not keep them all.
+            self._collector.release()
             self._link_beforehand(source, previous)
-            self._collector.note()
+            linked = previous.source.linked(), previous.mutating.linked()
+            self._collector.note(chain(*linked))
         self.recorder.forget_bundle_keys()
         mutating = SegmentSource(policies, link_mutation)
         return _LinkedSnapshot(
             policies,
             source,
+            mutating,
             ValidationPlanner(engine, source, self._background_user, self._reporting),
             MutationPlanner(engine, mutating),
         )

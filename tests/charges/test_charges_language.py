@@ -214,6 +214,11 @@ PATTERNS: Final[list[tuple[str, Any, Any]]] = [
         {"metadata": {"labels": {f"k*{n}?": "b" for n in range(50)}}},
         {"metadata": {"labels": {f"key{n}": "a" for n in range(COUNT)}}},
     ),
+    (
+        "values of labels",
+        {"metadata": {"labels": {"k*": "?*?*?*|" * 50 + "c"}}},
+        {"metadata": {"labels": {f"key{n}": "a" * 1000 for n in range(5000)}}},
+    ),
     ("what is printed", {"x": "b"}, {"x": KEYS}),
     ("lists", {"x": [[{"a": 1}]]}, {"x": [MAPS]}),
 ]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kyverno_mp.expr.pattern.anchors import is_anchored, ordered, parse_anchor
-from kyverno_mp.expr.pattern.leaf import match_leaf
+from kyverno_mp.expr.pattern.leaf import charge_leaf, match_leaf
 from kyverno_mp.expr.pattern.nodes import (
     CONDITION,
     GLOBAL,
@@ -80,6 +80,9 @@ def _expand_entry(
             for item in (*block.first, *block.then):
                 if contains_wildcard(item.text):
                     charge_labels(labels, len(item.text), charge)
+                    # choose_key tests the values of all keys that match.
+                    if type(item.value) is Leaf:
+                        charge_leaf(item.value, list(labels.values()), charge)
             entries.append(_with_value(inner, expand_block(block, labels)))
         else:
             entries.append(inner)

@@ -193,28 +193,32 @@ def _compile_text(pattern: str, alternatives: tuple[tuple[Term, ...], ...]) -> C
 
 
 def _dispatch(scalar: _Scalar) -> Check:
-    text, integer, floating, null, true, false = scalar
+    # A closure that called itself would be a reference cycle, see matching/rule_ref.
+    text = scalar.text
 
     def match_text_pattern(value: Json) -> bool:
         kind = type(value)
         if kind is str:
             return text(value)
-        if kind is bool:
-            return true if value else false
-        if kind is int:
-            return integer(value)
-        if value is None:
-            return null
-        if kind is float:
-            return floating(value)
-        if kind is not list:
-            return False
-        for item in value:
-            if type(item) is list or not match_text_pattern(item):
-                return False
-        return True
+        if kind is list:
+            return all(_matches(scalar, item) for item in value)
+        return _matches(scalar, value)
 
     return match_text_pattern
+
+
+def _matches(scalar: _Scalar, value: Json) -> bool:
+    """Test what is no list."""
+    kind = type(value)
+    if kind is str:
+        return scalar.text(value)
+    if kind is bool:
+        return scalar.true if value else scalar.false
+    if kind is int:
+        return scalar.integer(value)
+    if value is None:
+        return scalar.null
+    return kind is float and scalar.floating(value)
 
 
 def _text_test(

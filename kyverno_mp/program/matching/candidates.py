@@ -149,6 +149,25 @@ class _KindPlan(Generic[T]):
         self.merged: dict[tuple[int, ...], Sequence[PolicyCandidates[T]]] = {}
 
 
+class _Policies:
+    """Records of policies, decoded once."""
+
+    __slots__ = ("_index", "_known")
+
+    def __init__(self, index: RuleIndex) -> None:
+        self._index = index
+        self._known: dict[int, PolicyIR] = {}
+
+    def get(self, position: int) -> PolicyIR:
+        known = self._known.get(position)
+        if known is None:
+            known = self._known[position] = self._index.policy(position)
+        return known
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
 class SegmentSource(Generic[T]):
     """Rules of one snapshot segment, decoded and linked when a request needs them."""
 
@@ -157,7 +176,7 @@ class SegmentSource(Generic[T]):
         self._link = link
         self._plans: dict[RequestKey, _KindPlan[T]] = {}
         self._refs: dict[int, RuleRef[T]] = {}
-        self._policies: dict[int, PolicyIR] = {}
+        self._policies = _Policies(index)
 
     def candidates(self, request: Request) -> Sequence[PolicyCandidates[T]]:
         """Return the policies with rules that may apply, in policy order."""
@@ -197,7 +216,13 @@ class SegmentSource(Generic[T]):
             plan.base = self._merge(plan.base_hits)
             for candidate in plan.base:
                 for ref in candidate.rules:
-                    _ = ref.matcher, ref.linked
+                    _ = ref.linked
+
+    def linked(self) -> list[T]:
+        """Return the rules that are linked so far."""
+        # A copy first: another thread may link at the same time.
+        refs = list(self._refs.values())
+        return [ref.linked for ref in refs if not ref.unlinked_bytes]
 
     def hot_kinds(self) -> tuple[RequestKey, ...]:
         """Return the kinds and operations that requests have used."""
@@ -259,7 +284,9 @@ class SegmentSource(Generic[T]):
             self._policies.clear()
             self._plans.clear()
         return tuple(
-            PolicyCandidates(self._policy, position, tuple(map(self._ref, references)))
+            PolicyCandidates(
+                self._policies.get, position, tuple(map(self._ref, references))
+            )
             for position, references in groupby(
                 sorted(found - excluded), key=lambda reference: reference >> 16
             )
@@ -270,15 +297,9 @@ class SegmentSource(Generic[T]):
         if known is None:
             known = self._refs[reference] = RuleRef(
                 self._index,
-                self._policy,
+                self._policies.get,
                 self._link,
                 reference >> 16,
                 reference & 0xFFFF,
             )
-        return known
-
-    def _policy(self, position: int) -> PolicyIR:
-        known = self._policies.get(position)
-        if known is None:
-            known = self._policies[position] = self._index.policy(position)
         return known

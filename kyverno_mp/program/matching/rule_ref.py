@@ -62,6 +62,11 @@ class RuleRef(Generic[T]):
     ``matches`` evaluates match and exclude; ``linked`` is the result of the link
     function for the whole rule, computed at first use. Both live as long as the
     segment.
+
+    Nothing here refers back to the source: the rules of a replaced snapshot may be
+    millions of objects, and without reference cycles the last reference frees them,
+    while the garbage collector would block the event loop for as long as it visits
+    them (tests/unit/program/test_released.py).
     """
 
     __slots__ = (
@@ -70,7 +75,6 @@ class RuleRef(Generic[T]):
         "_matcher",
         "_policies",
         "_records",
-        "matches",
         "number",
         "position",
     )
@@ -90,7 +94,6 @@ class RuleRef(Generic[T]):
         self._matcher: Matcher | None = None
         self.position = position
         self.number = number
-        self.matches: Callable[[Request], bool] = self._matches_first
 
     @property
     def matcher(self) -> Matcher:
@@ -104,8 +107,6 @@ class RuleRef(Generic[T]):
                 rule=head.name,
                 policy_namespace=gate_namespace(policy),
             )
-            # PERF: later calls use the linked closure directly.
-            self.matches = self._matcher.matches
         return self._matcher
 
     @property
@@ -124,5 +125,6 @@ class RuleRef(Generic[T]):
             self._linked = (self._link(policy, rule),)
         return self._linked[0]
 
-    def _matches_first(self, request: Request) -> bool:
+    def matches(self, request: Request) -> bool:
+        """Evaluate match and exclude, without the rest of the rule."""
         return self.matcher.matches(request)

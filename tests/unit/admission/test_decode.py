@@ -1,15 +1,19 @@
 """Reviews are decoded completely; any other input is an InputError, never a crash."""
 
 import contextlib
+import gc
 import json
+import time
+from collections.abc import Callable
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.errors import RequestInvalid
-from kyverno_mp.limits import JSON_DEPTH_MAX
+from kyverno_mp.limits import DECODED_KEYS_MAX, DEEP_CONTAINERS_MAX, JSON_DEPTH_MAX
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}}
 
@@ -158,6 +162,50 @@ def test_nesting_is_bounded() -> None:
     assert decode(review(object={"a": fits})).object == {"a": fits}
     with pytest.raises(RequestInvalid):
         decode(review(object={"a": nested(JSON_DEPTH_MAX - 2)}))
+
+
+def test_few_values_may_be_nested_deep() -> None:
+    """Red means: one megabyte stops a worker while its levels are counted."""
+    depth = 300
+    fit = DEEP_CONTAINERS_MAX // depth - 1
+    deep = nested(depth)
+    assert decode(review(object={"a": [deep] * fit})).object
+    with pytest.raises(RequestInvalid) as caught:
+        decode(review(object={"a": [deep] * (fit + 2)}))
+    assert caught.value.code == "admission.too_deep"
+
+
+@pytest.mark.parametrize("more", [0, 1000])
+def test_the_keys_of_a_large_review_are_bounded(more: int) -> None:
+    keys = ",".join(f'"k{n}":1' for n in range(DECODED_KEYS_MAX - 500 + more))
+    body = review(object={"a": "HERE"}).replace(b'"HERE"', b"{%s}" % keys.encode())
+    if not more:
+        assert decode(body).object
+        return
+    with pytest.raises(RequestInvalid) as caught:
+        decode(body)
+    assert caught.value.code == "admission.too_large"
+
+
+def test_decoding_takes_hardly_longer_than_parsing() -> None:
+    """Nothing can interrupt it, and nothing else is answered meanwhile."""
+    lists = b"[" + b",".join([b"[[[]]]"] * 200_000) + b"]"
+    body = review(object={"a": "HERE"}).replace(b'"HERE"', lists)
+    gc.disable()
+    try:
+        parsing = min(_taken_ns(orjson.loads, body) for _ in range(5))
+        decoding = min(_taken_ns(decode, body) for _ in range(5))
+    finally:
+        gc.enable()
+    assert decoding < 2 * parsing
+
+
+def _taken_ns(work: Callable[[bytes], object], body: bytes) -> int:
+    start_ns = time.thread_time_ns()
+    made = work(body)
+    taken_ns = time.thread_time_ns() - start_ns
+    del made
+    return taken_ns
 
 
 def test_a_wide_object_is_not_a_deep_one() -> None:

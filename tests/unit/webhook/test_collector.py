@@ -1,24 +1,36 @@
-"""What replaced snapshots leave behind is freed, once for all that came together."""
+"""What replaced snapshots leave behind is freed, and collections visit few objects."""
 
 import gc
+import subprocess
+import sys
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
-from kyverno_mp.webhook.collector import Collector
+from kyverno_mp.limits import COLLECTED_NEW_OBJECTS_MIN, COLLECTED_OBJECTS_MAX
+from kyverno_mp.webhook.collector import Collector, Pauses
 
 
 class Circle:
-    """Knows itself, as linked rules know one another."""
+    """Knows itself, as exceptions know their frames."""
 
     def __init__(self) -> None:
         self.itself = self
 
 
+class Rule:
+    """Is freed by its last reference."""
+
+
 @pytest.fixture(autouse=True)
-def _no_collector_of_its_own() -> object:
+def _no_collector_of_its_own() -> Iterator[None]:
+    # The objects of other tests count, too.
+    gc.collect()
     gc.disable()
-    yield None
+    gc.freeze()
+    yield
+    gc.unfreeze()
     gc.enable()
 
 
@@ -37,6 +49,102 @@ def test_circles_are_freed_some_seconds_apart() -> None:
     assert collector.tick(106.5)
     assert dead() is None
     assert not collector.tick(120.0)
+
+
+def test_many_linked_rules_are_visited_by_no_collection() -> None:
+    """Red means: a change of ten thousand policies stops a worker for two seconds."""
+    collector = Collector()
+    rules = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
+    circle = Circle()
+    dead = weakref.ref(circle)
+    assert collector.tick(100.0, linked=1)
+    assert len(gc.get_objects()) < COLLECTED_OBJECTS_MAX // 10
+    # They are excluded, not forgotten: references still free them.
+    freed = weakref.ref(Rule())
+    assert freed() is None
+    assert rules
+    # What comes later is collected.
+    later = weakref.ref(Circle())
+    collector.note()
+    assert collector.tick(110.0, linked=1)
+    assert later() is None
+    del circle
+    assert dead() is not None
+
+
+def test_many_objects_without_linking_are_neither_visited_nor_excluded() -> None:
+    """Red means: large bodies stop a worker, or their cycles are never freed."""
+    collector = Collector()
+    bodies = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
+    dead = weakref.ref(Circle())
+    collector.note()
+    assert collector.tick(100.0)
+    assert len(gc.get_objects()) > COLLECTED_OBJECTS_MAX
+    assert dead() is not None
+    bodies.clear()
+    collector.note()
+    assert collector.tick(110.0)
+    assert dead() is None
+
+
+def test_new_objects_are_collected_without_a_change_of_policies() -> None:
+    collector = Collector()
+    dead = weakref.ref(Circle())
+    # Counted by Python, whether or not it collects.
+    assert not collector.tick(100.0)
+    kept = [[number] for number in range(COLLECTED_NEW_OBJECTS_MIN)]
+    assert collector.tick(110.0)
+    assert kept
+    assert dead() is None
+
+
+def test_replaced_rules_are_freed_when_no_review_uses_them() -> None:
+    collector = Collector()
+    used, unused = Rule(), Rule()
+    seen = weakref.ref(used), weakref.ref(unused)
+    collector.note([unused, None, used])
+    reviews = [used]
+    del used, unused
+    collector.release()
+    assert len(reviews) == collector.has_replaced
+    # All at once would be as long as all rules take.
+    assert [one() is None for one in seen] == [False, False]
+    reviews.clear()
+    collector.release()
+    assert len(reviews) == collector.has_replaced
+    assert [one() is None for one in seen] == [True, True]
+
+
+def test_collections_are_told_by_generation() -> None:
+    times = iter([1_000_000_000, 1_250_000_000, 5_000_000_000, 5_500_000_000])
+    pauses = Pauses(lambda: next(times))
+    pauses.watch()
+    gc.collect(1)
+    gc.collect()
+    assert pauses.drain() == [("1", 0.25), ("2", 0.5)]
+    assert pauses.drain() == []
+    watchers = len(gc.callbacks)
+    del pauses
+    gc.collect()
+    assert len(gc.callbacks) == watchers - 1
+
+
+def test_python_by_itself_visits_no_large_review() -> None:
+    """Red means: decoding one, or linking many rules, takes twice the time."""
+    program = """
+import gc
+import orjson
+from kyverno_mp.webhook.server import tune_worker
+seen = []
+tune_worker()
+gc.callbacks.append(lambda phase, info: seen.append(phase))
+review = orjson.loads(b"[" + b"[[[]]]," * 450_000 + b"[]]")
+print(len(seen), gc.isenabled())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0 True\n"
 
 
 def test_memory_is_given_back_after_large_bodies() -> None:

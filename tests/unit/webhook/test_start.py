@@ -1,6 +1,7 @@
 """A worker evaluates when it has all that policies ask for, and not before."""
 
 import asyncio
+import gc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ from kyverno_mp.leader.cluster_data import NAMES, segments_of, values_of
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.process.certificate import make
+from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured
@@ -146,6 +148,42 @@ def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None
     pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
     _until(pod, lambda: not pod.ask())
     _until(pod, lambda: pod.serves() == 2)
+
+
+def test_replaced_rules_are_freed_without_a_collection(pod: Pod) -> None:
+    """Red means: a worker keeps the rules of each change, or stops to find them."""
+    # Other tests may have left some.
+    others = _rules()
+    pod.publish(SETTINGS, *NAMES)
+    for generation in range(1, 4):
+        forbids = encode_policy(compile_policy(_forbidding()))
+        pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
+        if generation == 1:
+            pod.start()
+        _until(pod, lambda: pod.serves() == generation)  # noqa: B023 - called here
+        assert not pod.ask()
+    assert pod.served is not None
+    gc.collect()
+    gc.disable()
+    try:
+        forbids = encode_policy(compile_policy(_forbidding()))
+        pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
+        _until(pod, lambda: pod.serves() == 4)
+        _until(pod, partial(_freed, pod, len(others)))
+    finally:
+        gc.enable()
+
+
+def _freed(pod: Pod, others: int) -> bool:
+    assert pod.served is not None
+    pod.served.tick()
+    # Looking at all objects keeps them: release may have come across it.
+    pod.loop.run_until_complete(asyncio.sleep(0.05))
+    return len(_rules()) == others + 1
+
+
+def _rules() -> list[LinkedRule]:
+    return [each for each in gc.get_objects() if type(each) is LinkedRule]
 
 
 def _until(pod: Pod, is_so: Callable[[], bool]) -> None:
