@@ -550,6 +550,20 @@ IMAGE_ENVELOPE_SIGNATURES_MAX = 100
 """Signatures of one attestation, each checked over its whole body of at most 8 MiB:
 Cosign writes one, in-toto a handful. 100 of them take seconds at worst."""
 
+IMAGE_ENVELOPE_BYTES_MAX = 1024 * 1024
+"""One envelope of a Notation signature: with its certificates and a timestamp it has
+some 10 KiB."""
+
+IMAGE_CERTIFICATES_MAX = 10
+"""Certificates of one chain, each checked with its issuer's key: real chains have two
+to four."""
+
+IMAGE_NOTARY_SIGNATURES_MAX = 10
+"""Signatures of one image that type Notary tries: upstream's limit, and its text."""
+
+IMAGE_REFERRERS_MAX = 50
+"""Referrers of one image: upstream's limit, and its text."""
+
 IMAGE_SIGNATURE_BYTES_MAX = 16 * 1024 * 1024
 """All payloads of one signature or attestation manifest together: an attestation may
 contain an SBOM of some megabytes."""

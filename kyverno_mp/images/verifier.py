@@ -13,14 +13,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
     ExpressionFailed,
     InputError,
+    RegistryUnavailable,
 )
-from kyverno_mp.images.artifacts import NOT_FOUND, Artifacts, parsed
+from kyverno_mp.images.artifacts import NOT_FOUND, Artifacts, Descriptor, parsed
 from kyverno_mp.images.cosign import (
     Layer,
     check_annotations,
@@ -32,6 +34,11 @@ from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.reference import Reference
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.images.notation.reader import NotaryReader
+
+_NOTARY: Final = "Notary"
 
 
 class ImageReview:
@@ -67,6 +74,8 @@ class ImageReview:
 
         Raises: ExpressionFailed with upstream's text, DependencyError.
         """
+        if asked.form == _NOTARY:
+            return self._notary(asked, deadline_ns)
         key = _check(asked)
         place, digest = self._located(asked, deadline_ns)
         layers: list[Layer] = []
@@ -100,6 +109,8 @@ class ImageReview:
 
         Raises: ExpressionFailed with upstream's text, DependencyError.
         """
+        if asked.form == _NOTARY:
+            return [self._notary_statement(asked, deadline_ns)]
         key = _check(asked)
         place, digest = self._located(asked, deadline_ns)
         artifacts = Artifacts(self._client(asked.access))
@@ -110,6 +121,50 @@ class ImageReview:
         if asked.annotations:
             # KYVERNO: an envelope has no annotations, so a demand for some fails.
             check_annotations([], asked.annotations)
+        return found
+
+    def _notary(self, asked: SignatureQuery, deadline_ns: int) -> str:
+        reader = self._notary_reader(asked, deadline_ns)
+        place = parsed(asked.image)
+        try:
+            image = self._described(place, asked, deadline_ns)
+        except (ExpressionFailed, RegistryUnavailable) as error:
+            text = f"failed to parse image reference: {asked.image}: {error.message}"
+            raise type(error)(error.code, text) from error
+        try:
+            reader.verify(place, image)
+        except ExpressionFailed as error:
+            text = f"failed to verify {place.place}@{image.digest}: {error.message}"
+            raise failed(text) from error
+        return image.digest
+
+    def _notary_statement(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> dict[str, Json]:
+        reader = self._notary_reader(asked, deadline_ns)
+        place = parsed(asked.image)
+        image = self._described(place, asked, deadline_ns)
+        return reader.statement(place, image, asked.statement_type, asked.image)
+
+    def _notary_reader(self, asked: SignatureQuery, deadline_ns: int) -> "NotaryReader":
+        # Imported here: reviews without such signatures need none of it.
+        from kyverno_mp.images.notation.reader import NotaryReader, load_trusted
+
+        trusted = load_trusted(asked.certificate, asked.certificate_chain)
+        artifacts = Artifacts(self._client(asked.access))
+        until = self._deadline_ns(deadline_ns)
+        return NotaryReader(artifacts, trusted, self._now(), until)
+
+    def _described(
+        self, place: Reference, asked: SignatureQuery, deadline_ns: int
+    ) -> Descriptor:
+        """Return what the image's tag names, resolved once."""
+        key = asked.image, asked.access
+        digest = place.digest or self._digests.get(key, "")
+        named = Reference(place.registry, place.repository, place.tag, digest)
+        artifacts = Artifacts(self._client(asked.access))
+        found = artifacts.described(named, self._deadline_ns(deadline_ns))
+        self._digests[key] = found.digest
         return found
 
     def _located(

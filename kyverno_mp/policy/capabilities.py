@@ -21,6 +21,7 @@ from kyverno_mp.policy.fields.image_verification import (
 )
 
 _BLOCK = "verifyImages"
+_NOTARY = "Notary"
 
 
 def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
@@ -44,7 +45,7 @@ def _missing(block: ImageVerification) -> Iterator[str]:
     A name is precise, so that a user sees what to change; nothing that is named here
     is ever evaluated in part.
     """
-    if block.type in ("Notary", "SigstoreBundle"):
+    if block.type == "SigstoreBundle":
         yield f"{_BLOCK}.type {block.type}"
     for name, given in (
         ("key", block.key),
@@ -58,23 +59,30 @@ def _missing(block: ImageVerification) -> Iterator[str]:
     if block.image and block.annotations:
         # KYVERNO: upstream makes an attestor of them, which names no signer.
         yield f"{_BLOCK}.image with annotations"
+    is_notary = block.type == _NOTARY
     for listed in block.attestors:
-        yield from _in_set(listed, f"{_BLOCK}.attestors")
+        yield from _in_set(listed, f"{_BLOCK}.attestors", is_notary=is_notary)
     for attestation in block.attestations:
         place = f"{_BLOCK}.attestations.attestors"
         if not attestation.attestors:
             # KYVERNO: no attestor means any keyless signer.
             yield f"{_BLOCK}.attestations without attestors"
         for listed in attestation.attestors:
-            yield from _in_set(listed, place, is_nested_allowed=False)
+            yield from _in_set(
+                listed, place, is_nested_allowed=False, is_notary=is_notary
+            )
 
 
 def _in_set(
-    listed: AttestorSet, place: str, *, is_nested_allowed: bool = True
+    listed: AttestorSet,
+    place: str,
+    *,
+    is_nested_allowed: bool = True,
+    is_notary: bool = False,
 ) -> Iterator[str]:
     for entry in listed.entries:
         if entry.attestor is None:
-            yield from _in_entry(entry, place)
+            yield from (_in_notary if is_notary else _in_entry)(entry, place)
         elif not is_nested_allowed:
             # SAFETY: upstream ignores a nested set here and accepts any signer.
             yield f"{place}.attestor"
@@ -84,7 +92,15 @@ def _in_set(
             except msgspec.ValidationError:
                 yield f"{place}.attestor"
             else:
-                yield from _in_set(nested, place)
+                yield from _in_set(nested, place, is_notary=is_notary)
+
+
+def _in_notary(entry: Attestor, place: str) -> Iterator[str]:
+    """Type Notary knows certificates only; all their other fields have no effect."""
+    given = entry.certificates
+    if given is None or not (given.cert or given.cert_chain):
+        # KYVERNO: upstream crashes (docs/behaviour/images 4.5).
+        yield f"{place} of type Notary without certificates"
 
 
 def _in_entry(entry: Attestor, place: str) -> Iterator[str]:

@@ -84,7 +84,9 @@ class RegistryAccess(NamedTuple):
 class SignatureQuery(NamedTuple):
     """One attestor of an image: a ``key`` (PEM text or a reference) or ``certificate``.
 
-    Signatures are in ``repository``, "" = that of the image.
+    Signatures are in ``repository``, "" = that of the image. ``form``: the block's
+    type; ``statement_type``: the type of the attestation, for the forms that look it
+    up by type.
     """
 
     image: str
@@ -95,6 +97,9 @@ class SignatureQuery(NamedTuple):
     repository: str = ""
     oci11: bool = False
     access: RegistryAccess = RegistryAccess()
+    form: str = "Cosign"
+    certificate_chain: str = ""
+    statement_type: str = ""
 
 
 class ReviewedImages(Protocol):

@@ -21,6 +21,7 @@ from kyverno_mp.policy.fields.image_verification import (
 from kyverno_mp.program.ports import RegistryAccess, ReviewedImages, SignatureQuery
 
 _END: Final = "-----END PUBLIC KEY-----"
+_NOTARY: Final = "Notary"
 
 
 class Failure(NamedTuple):
@@ -47,9 +48,11 @@ class BlockReader(NamedTuple):
             given.allow_insecure_registry, tuple(given.providers), given.secrets
         )
 
-    def query(self, entry: Attestor, image: str) -> SignatureQuery:
+    def query(
+        self, entry: Attestor, image: str, statement_type: str = ""
+    ) -> SignatureQuery:
         """Return the query for one entry without a nested set."""
-        key = certificate = ""
+        key = certificate = chain = ""
         algorithm = entry.signature_algorithm
         if entry.keys is not None:
             key = _key_of(entry.keys)
@@ -57,6 +60,7 @@ class BlockReader(NamedTuple):
             algorithm = entry.keys.signature_algorithm
         elif entry.certificates is not None:
             certificate = entry.certificates.cert
+            chain = entry.certificates.cert_chain
         return SignatureQuery(
             image=image,
             key=key,
@@ -67,7 +71,18 @@ class BlockReader(NamedTuple):
             repository=entry.repository or self.block.repository,
             oci11=self.block.cosign_oci11,
             access=self.access,
+            form=self.block.type or "Cosign",
+            certificate_chain=chain,
+            statement_type=statement_type,
         )
+
+    def kind_of(self, entry: Attestor) -> str:
+        """Return the last part of an entry's path."""
+        if self.block.type == _NOTARY:
+            return ""
+        if entry.keys is not None:
+            return ".keys"
+        return ".certificates" if entry.certificates is not None else ""
 
 
 def verify_sets(reader: BlockReader, image: str) -> list[Failure]:
@@ -112,16 +127,9 @@ def _verify_entry(
     try:
         reader.images.verify(reader.query(entry, image), reader.deadline_ns)
     except (ExpressionFailed, DependencyError) as error:
-        text = f"{path}{kind_of(entry)}: {error.message}"
+        text = f"{path}{reader.kind_of(entry)}: {error.message}"
         return [Failure(text, isinstance(error, DependencyError))]
     return []
-
-
-def kind_of(entry: Attestor) -> str:
-    """Return the last part of an entry's path."""
-    if entry.keys is not None:
-        return ".keys"
-    return ".certificates" if entry.certificates is not None else ""
 
 
 def _key_of(keys: StaticKeyAttestor) -> str:
