@@ -72,6 +72,9 @@ def opened(blob: bytes) -> Signed:
     headers = _decoded(protected)
     if type(headers) is not dict:
         raise _unparsed("cbor: protected header: require map type")
+    if any(type(label) not in (int, str) for label in (*headers, *header)):
+        # A simple value of CBOR equals an integer.
+        raise _unparsed("cbor: header label: require int / tstr type")
     chain = _chain(header.get(_X5CHAIN))
     algorithm = _ALGORITHMS.get(_number(headers.get(_ALGORITHM)))
     if algorithm is None:
