@@ -564,6 +564,23 @@ IMAGE_NOTARY_SIGNATURES_MAX = 10
 IMAGE_REFERRERS_MAX = 50
 """Referrers of one image: upstream's limit, and its text."""
 
+MANIFEST_BYTES_MAX = 4 * 1024 * 1024
+"""A signed manifest after decompression; the annotations of an object have at most
+256 KiB."""
+
+MANIFEST_DOCUMENTS_MAX = 100
+"""YAML documents of one signed file: each of the same kind is compared."""
+
+MANIFEST_CANDIDATES_MAX = 3
+"""Signed objects that a renamed one is compared with: upstream's number."""
+
+MANIFEST_FIELDS_MAX = 50_000
+"""Values of an object, or of a signed one, that are compared."""
+
+MANIFEST_SIGNATURES_MAX = 10
+"""Signatures of one object that each attestor tries; the library's tool adds one for
+each signer."""
+
 IMAGE_SIGNATURE_BYTES_MAX = 16 * 1024 * 1024
 """All payloads of one signature or attestation manifest together: an attestation may
 contain an SBOM of some megabytes."""

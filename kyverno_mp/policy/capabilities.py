@@ -19,9 +19,11 @@ from kyverno_mp.policy.fields.image_verification import (
     ImageVerification,
     Rekor,
 )
+from kyverno_mp.policy.fields.validation import Manifests
 
 _BLOCK = "verifyImages"
 _NOTARY = "Notary"
+_MANIFESTS = "validate.manifests"
 
 
 def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
@@ -35,8 +37,37 @@ def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
         return next((one for b in rule.verify_images for one in _missing(b)), "")
     body = rule.validate
     if body is not None and body.manifests is not None and body.manifests.attestors:
-        return "validate.manifests"
+        return next(_in_manifests(body.manifests), "") if verifies else _MANIFESTS
     return ""
+
+
+def _in_manifests(given: Manifests) -> Iterator[str]:
+    if given.repository:
+        yield f"{_MANIFESTS}.repository"
+    for listed in given.attestors:
+        yield from _in_manifest_set(listed, f"{_MANIFESTS}.attestors")
+
+
+def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
+    for entry in listed.entries:
+        if entry.attestor is not None:
+            try:
+                nested = msgspec.convert(entry.attestor, AttestorSet)
+            except msgspec.ValidationError:
+                yield f"{place}.attestor"
+            else:
+                yield from _in_manifest_set(nested, place)
+        elif entry.keys is not None:
+            if not entry.keys.public_keys:
+                # SAFETY: upstream then accepts any signer.
+                yield f"{place}.keys without publicKeys"
+        elif entry.certificates is not None:
+            if entry.certificates.cert_chain:
+                yield f"{place}.certificates.certChain"
+        elif entry.keyless is not None:
+            yield f"{place}.keyless"
+        if entry.repository:
+            yield f"{place}.repository"
 
 
 def _missing(block: ImageVerification) -> Iterator[str]:

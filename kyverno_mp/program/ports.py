@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
+from kyverno_mp.policy.fields.validation import ObjectFieldBinding
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import contains_wildcard
@@ -118,6 +119,38 @@ class ReviewedImages(Protocol):
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return what the attestor states about the image. Raises: as ``digest``."""
+
+
+class ManifestQuery(NamedTuple):
+    """One attestor of an object that was signed as YAML.
+
+    ``key``: PEM text; ``certificate``: PEM text, whose key counts; ``domain``: of the
+    annotations with message and signatures.
+    """
+
+    document: dict[str, Json]
+    domain: str
+    key: str = ""
+    certificate: str = ""
+    ignored: tuple[ObjectFieldBinding, ...] = ()
+
+
+class ManifestAnswer(NamedTuple):
+    """Whether it is verified, by whom ("": a key), and what differs."""
+
+    is_verified: bool
+    signer: str = ""
+    diff: str = ""
+
+
+class SignedManifests(Protocol):
+    """Signatures of objects."""
+
+    def verify(self, asked: ManifestQuery) -> ManifestAnswer:
+        """Verify one attestor.
+
+        Raises: ExpressionFailed, ``manifest.absent`` if there is no signature at all.
+        """
 
 
 class GlobalContext(Protocol):
@@ -242,6 +275,7 @@ class ClusterData:
     images: Images | None = None
     reviewed_images: Callable[[], ReviewedImages] | None = None
     """Begins the images of one review, for verifyImages rules."""
+    manifests: SignedManifests | None = None
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
     namespace_objects: NamespaceObjects | None = None

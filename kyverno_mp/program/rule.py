@@ -17,6 +17,7 @@ from kyverno_mp.expr.conditions.reads import reads_operation_only
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.ir.rules import (
     ExceptionIR,
+    ManifestsIR,
     PolicyIR,
     RuleIR,
     ValidateIR,
@@ -76,6 +77,8 @@ def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
     """Select any other body, in upstream's order (docs/behaviour/engine 0.4, 6.1)."""
     rule = ir.name
     message = Message(rule, validate)
+    if validate.manifests is not None:
+        return _manifests(validate.manifests)
     if validate.assertion is not None:
         return _assertion(rule, validate.assertion)
     if validate.deny is not None:
@@ -97,6 +100,12 @@ def _assertion(rule: str, assertion: Assertion) -> _Body:
     from kyverno_mp.program.bodies.assertion import AssertionBody
 
     return AssertionBody(rule, assertion)
+
+
+def _manifests(ir: ManifestsIR) -> _Body:
+    from kyverno_mp.program.bodies.manifests import ManifestBody
+
+    return ManifestBody(ir)
 
 
 def _link_pod_security(rule: str, validate: ValidateIR) -> "PodSecurityBody | None":

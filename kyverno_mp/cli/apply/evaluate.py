@@ -7,7 +7,7 @@ Source: docs/behaviour/cli 7, 7b, 8.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kyverno_mp.cli.apply.admission_policies import (
@@ -79,7 +79,20 @@ def _has(policies: Sequence[CompiledPolicy], rule_type: str) -> bool:
     return any(rule.rule_type == rule_type for one in policies for rule in one.rules)
 
 
+def _verifies_manifests(policy: CompiledPolicy) -> bool:
+    return any(
+        rule.validate is not None and rule.validate.manifests is not None
+        for rule in policy.rules
+    )
+
+
 # PERF: start of the command line: a run loads only the kinds of rules that it has.
+
+
+def _with_manifests(cluster_data: ClusterData) -> ClusterData:
+    from kyverno_mp.images.manifests.verifier import ManifestVerifier
+
+    return replace(cluster_data, manifests=ManifestVerifier())
 
 
 def _linked_mutations(
@@ -153,6 +166,8 @@ class Evaluator:
         self._cel = CelPolicies(cel or CelInput(), values, user, cluster_data.cel)
         self._values = values
         self._user = user
+        if any(_verifies_manifests(policy) for policy in policies):
+            cluster_data = _with_manifests(cluster_data)
         self._engine = Engine(cluster_data, clock)
         self._namespaces = cluster_data.namespaces
         self._batch = None if with_messages else batch_of(self._policies, values)

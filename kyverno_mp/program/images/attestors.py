@@ -6,7 +6,6 @@ May touch: registries through program/ports.py.
 Source: docs/behaviour/images 1.2, 2.4.
 """
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,9 +17,9 @@ from kyverno_mp.policy.fields.image_verification import (
     ImageVerification,
     StaticKeyAttestor,
 )
+from kyverno_mp.program.key_entries import expanded
 from kyverno_mp.program.ports import RegistryAccess, ReviewedImages, SignatureQuery
 
-_END: Final = "-----END PUBLIC KEY-----"
 _NOTARY: Final = "Notary"
 
 
@@ -97,7 +96,7 @@ def verify_sets(reader: BlockReader, image: str) -> list[Failure]:
 def _verify_set(
     reader: BlockReader, listed: AttestorSet, image: str, path: str
 ) -> list[Failure]:
-    entries = list(_expanded(listed))
+    entries = list(expanded(listed))
     wanted = listed.count or len(entries)
     failures: list[Failure] = []
     held = 0
@@ -138,30 +137,3 @@ def _key_of(keys: StaticKeyAttestor) -> str:
     if keys.secret is not None:
         return f"k8s://{keys.secret.namespace}/{keys.secret.name}"
     return keys.kms
-
-
-def _expanded(listed: AttestorSet) -> Iterator[Attestor]:
-    """Yield one entry for each key of a text with several.
-
-    KYVERNO: done before counting, so two keys without a count must both have signed.
-    """
-    for entry in listed.entries:
-        texts = split_keys(entry.keys.public_keys) if entry.keys is not None else []
-        if entry.keys is None or len(texts) == 1:
-            yield entry
-            continue
-        for text in texts:
-            keys = msgspec.structs.replace(entry.keys, public_keys=text)
-            yield msgspec.structs.replace(entry, keys=keys)
-
-
-def split_keys(text: str) -> list[str]:
-    """Return one text for each key; a text without a second key stays whole.
-
-    KYVERNO: what follows the last key is dropped only if there are several
-    (docs/behaviour/images 1.2).
-    """
-    parts = text.split(_END)
-    if len(parts) <= 2:  # noqa: PLR2004 - one key, and what follows it
-        return [text]
-    return [part + _END for part in parts[:-1]]
