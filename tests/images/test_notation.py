@@ -288,6 +288,9 @@ def test_one_signature_has_one_spelling(made: rig.Chain) -> None:
                 rig.JWS, json.dumps({**envelope, name: spelled}).encode(), made.root
             )
             assert text
+    envelope["header"]["x5c"][0] = _respelled(envelope["header"]["x5c"][0])
+    assert "malformed" in reason(rig.JWS, json.dumps(envelope).encode(), made.root)
+    envelope = json.loads(rig.jws(made, BODY))
     last = envelope["signature"][-1]
     digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     other = envelope["signature"][:-1] + digits[digits.index(last) ^ 1]
@@ -297,3 +300,7 @@ def test_one_signature_has_one_spelling(made: rig.Chain) -> None:
     assert data[0] == data[1]
     changed = json.dumps({**envelope, "signature": other}).encode()
     assert "illegal base64" in reason(rig.JWS, changed, made.root)
+
+
+def _respelled(text: str) -> str:
+    return f"{text[:10]}\n{text[10:]}"

@@ -82,6 +82,11 @@ def _chain(listed: Json) -> list[Certificate]:
         raise Refused(f"more than {IMAGE_CERTIFICATES_MAX} certificates")
     try:
         ders = [base64.b64decode(one, validate=True) for one in listed]
+        if any(
+            base64.b64encode(der).decode() != one
+            for der, one in zip(ders, listed, strict=True)
+        ):
+            raise Refused("malformed leaf certificate")
         return load_chain(ders)
     except (binascii.Error, TypeError, ValueError) as error:
         raise Refused("malformed leaf certificate") from error
