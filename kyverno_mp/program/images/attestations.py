@@ -112,8 +112,8 @@ class _Attestation:
         if entry.attestor is not None:
             # SAFETY: upstream does not descend, and accepts any keyless signer.
             return f"{path}: a nested attestor is not evaluated here"
-        query = reader.query(entry, image)
         try:
+            query = reader.query(entry, image, self._type)
             statements = reader.images.statements(query, reader.deadline_ns)
             self._show(statements, scope)
         except (ExpressionFailed, DependencyError) as error:
