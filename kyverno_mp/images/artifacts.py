@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed, InputError, RequestInvalid
-from kyverno_mp.images.cosign import Layer
 from kyverno_mp.images.keys import failed
+from kyverno_mp.images.proof import Layer
 from kyverno_mp.limits import (
     IMAGE_REFERRERS_MAX,
     IMAGE_SIGNATURE_BYTES_MAX,

@@ -82,25 +82,51 @@ class RegistryAccess(NamedTuple):
     secrets: tuple[str, ...] = ()
 
 
-class SignatureQuery(NamedTuple):
-    """One attestor of an image: a ``key`` (PEM text or a reference) or ``certificate``.
+class Identity(NamedTuple):
+    """What the certificate on a signature must say; all empty = anything."""
 
-    Signatures are in ``repository``, "" = that of the image. ``form``: the block's
-    type; ``statement_type``: the type of the attestation, for the forms that look it
-    up by type.
+    subject: str = ""
+    subject_reg_exp: str = ""
+    issuer: str = ""
+    issuer_reg_exp: str = ""
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+class LogTerms(NamedTuple):
+    """What the logs must say about a signature; "" = keys of the trust root."""
+
+    is_ignored: bool = False
+    url: str = ""
+    key: str = ""
+    ignores_scts: bool = False
+    scts_key: str = ""
+    tsa_chain: str = ""
+
+
+class SignatureQuery(NamedTuple):
+    """One attestor of an image: a key, a certificate, or any certificate below roots.
+
+    ``key``: PEM text or a reference; ``chain``: roots of certificates, or what is above
+    ``certificate``; without any of them the roots are those of the trust root.
+    Signatures are in ``repository``, "" = that of the image. ``predicate_type``: the
+    statements that must have the identity, or that are looked up; ``form``: the
+    block's type.
     """
 
     image: str
     key: str = ""
     certificate: str = ""
+    chain: str = ""
+    roots: str = ""
+    identity: Identity = Identity()
+    logs: LogTerms = LogTerms()
     algorithm: str = "sha256"
     annotations: Mapping[str, str] = {}
     repository: str = ""
     oci11: bool = False
+    predicate_type: str = ""
     access: RegistryAccess = RegistryAccess()
     form: str = "Cosign"
-    certificate_chain: str = ""
-    statement_type: str = ""
 
 
 class ReviewedImages(Protocol):

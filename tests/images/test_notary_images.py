@@ -49,7 +49,7 @@ class Place:
     def asked(self, certificate: str | None = None) -> SignatureQuery:
         pem = self.chain.root_pem if certificate is None else certificate
         return SignatureQuery(
-            self.image, certificate=pem, form="Notary", statement_type=_TYPE
+            self.image, certificate=pem, form="Notary", predicate_type=_TYPE
         )
 
     def verify(self) -> str:

@@ -213,11 +213,11 @@ def test_the_chain_must_be_one(made: rig.Chain) -> None:
 
 
 def test_bounds(made: rig.Chain) -> None:
-    many = made.certificates[:1] * (limits.IMAGE_CERTIFICATES_MAX + 1)
+    many = made.certificates[:1] * (limits.IMAGE_NOTARY_CERTIFICATES_MAX + 1)
     long = dataclasses.replace(made, certificates=many)
     for form in FORMS:
         text = reason(form, rig.ENVELOPES[form](long, BODY), made.root)
-        assert f"more than {limits.IMAGE_CERTIFICATES_MAX} certificates" in text
+        assert f"more than {limits.IMAGE_NOTARY_CERTIFICATES_MAX} certificates" in text
         blob = b" " * (limits.IMAGE_ENVELOPE_BYTES_MAX + 1)
         assert str(limits.IMAGE_ENVELOPE_BYTES_MAX) in reason(form, blob, made.root)
 

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.keys import Check, load_certificate_key, load_key
+from kyverno_mp.images.keys import Check, certificate_key, static_key
 from kyverno_mp.images.manifests.compare import Difference, differences, shown
 from kyverno_mp.images.manifests.ignored import ignored_fields
 from kyverno_mp.images.manifests.message import decoded, failed, signed_objects
@@ -157,11 +157,11 @@ def _check_signed(
 
 def _check(asked: ManifestQuery) -> tuple[Check | None, str]:
     if asked.certificate:
-        return load_certificate_key(asked.certificate, "sha256"), ""
+        return certificate_key(asked.certificate, "sha256").check, ""
     if not asked.key:
         return None, ""
     try:
-        return load_key(asked.key, "sha256"), "publickey 1/1"
+        return static_key(asked.key, "sha256").check, "publickey 1/1"
     except ExpressionFailed as error:
         raise failed(
             "failed to verify signature: failed to judge signature type from public"

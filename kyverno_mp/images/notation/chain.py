@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtensionOID, NameOID
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
-from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
+from kyverno_mp.limits import IMAGE_NOTARY_CERTIFICATES_MAX
 
 _E = TypeVar("_E", bound=x509.ExtensionType)
 _NAMES: Final = {
@@ -50,8 +50,8 @@ _EC: Final = {256: "ES256", 384: "ES384", 521: "ES512"}
 
 def load_chain(ders: Sequence[bytes]) -> list[x509.Certificate]:
     """Parse the certificates. Raises: ValueError."""
-    if len(ders) > IMAGE_CERTIFICATES_MAX:
-        raise ValueError(f"more than {IMAGE_CERTIFICATES_MAX} certificates")
+    if len(ders) > IMAGE_NOTARY_CERTIFICATES_MAX:
+        raise ValueError(f"more than {IMAGE_NOTARY_CERTIFICATES_MAX} certificates")
     try:
         with warnings.catch_warnings():
             # Odd certificates are refused or not; nobody reads a warning about them.

@@ -28,7 +28,7 @@ from kyverno_mp.images.notation.records import (
     Signed,
     is_signed,
 )
-from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
+from kyverno_mp.limits import IMAGE_NOTARY_CERTIFICATES_MAX
 
 MEDIA_TYPE: Final = "application/cose"
 _SIGN1, _EPOCH = 18, 1
@@ -131,8 +131,8 @@ def _number(value: object) -> int:
 def _chain(listed: object) -> list[Certificate]:
     if type(listed) is not list or not listed:
         raise Refused("certificate chain is not present")
-    if len(listed) > IMAGE_CERTIFICATES_MAX:
-        raise Refused(f"more than {IMAGE_CERTIFICATES_MAX} certificates")
+    if len(listed) > IMAGE_NOTARY_CERTIFICATES_MAX:
+        raise Refused(f"more than {IMAGE_NOTARY_CERTIFICATES_MAX} certificates")
     if any(type(one) is not bytes for one in listed):
         raise Refused("certificate chain is not present")
     try:

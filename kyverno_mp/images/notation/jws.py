@@ -27,7 +27,7 @@ from kyverno_mp.images.notation.records import (
     is_algorithm,
     is_signed,
 )
-from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
+from kyverno_mp.limits import IMAGE_NOTARY_CERTIFICATES_MAX
 from kyverno_mp.values.gojson import JsonInvalid, decode_json
 from kyverno_mp.values.jsonvalue import Json
 
@@ -78,8 +78,8 @@ def _envelope(blob: bytes) -> dict[str, Json]:
 def _chain(listed: Json) -> list[Certificate]:
     if type(listed) is not list or not listed:
         raise Refused("certificate chain is not present")
-    if len(listed) > IMAGE_CERTIFICATES_MAX:
-        raise Refused(f"more than {IMAGE_CERTIFICATES_MAX} certificates")
+    if len(listed) > IMAGE_NOTARY_CERTIFICATES_MAX:
+        raise Refused(f"more than {IMAGE_NOTARY_CERTIFICATES_MAX} certificates")
     try:
         ders = [base64.b64decode(one, validate=True) for one in listed]
         if any(

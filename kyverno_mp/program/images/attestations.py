@@ -28,7 +28,7 @@ from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 
-_WITH_DIGEST: Final = frozenset({"Notary"})
+_WITH_DIGEST: Final = frozenset({"Notary", "SigstoreBundle"})
 
 
 class LinkedChecks(NamedTuple):
@@ -122,8 +122,8 @@ class _Attestation:
         if entry.attestor is not None:
             # SAFETY: upstream does not descend, and accepts any keyless signer.
             return f"{path}: a nested attestor is not evaluated here"
-        query = reader.query(entry, self.text, self._type)
         try:
+            query = reader.query(entry, self.text, self._type)
             statements = reader.images.statements(query, reader.deadline_ns)
             self._show(statements, scope)
             self._resolve()

@@ -14,13 +14,23 @@ from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.policy.fields.image_verification import (
     Attestor,
     AttestorSet,
+    CTLog,
     ImageVerification,
+    KeylessAttestor,
+    Rekor,
     StaticKeyAttestor,
 )
 from kyverno_mp.program.key_entries import expanded
-from kyverno_mp.program.ports import RegistryAccess, ReviewedImages, SignatureQuery
+from kyverno_mp.program.ports import (
+    Identity,
+    LogTerms,
+    RegistryAccess,
+    ReviewedImages,
+    SignatureQuery,
+)
 
 _NOTARY: Final = "Notary"
+_PUBLIC_LOG: Final = "https://rekor.sigstore.dev"
 
 
 class Failure(NamedTuple):
@@ -48,31 +58,49 @@ class BlockReader(NamedTuple):
         )
 
     def query(
-        self, entry: Attestor, image: str, statement_type: str = ""
+        self, entry: Attestor, image: str, predicate_type: str = ""
     ) -> SignatureQuery:
         """Return the query for one entry without a nested set."""
         key = certificate = chain = ""
+        identity = Identity()
+        # KYVERNO: the roots of the block hold unless an entry is keyless.
+        roots = self.block.roots
         algorithm = entry.signature_algorithm
+        logs = LogTerms()
         if entry.keys is not None:
             key = _key_of(entry.keys)
+            logs = _logs_of(entry.keys.rekor, entry.keys.ctlog)
             # KYVERNO: the algorithm of the entry has no effect on keys.
             algorithm = entry.keys.signature_algorithm
         elif entry.certificates is not None:
             certificate = entry.certificates.cert
             chain = entry.certificates.cert_chain
+            logs = _logs_of(entry.certificates.rekor, entry.certificates.ctlog)
+        elif entry.keyless is not None:
+            roots = entry.keyless.roots
+            identity = _identity_of(entry.keyless)
+            logs = _logs_of(entry.keyless.rekor, entry.keyless.ctlog)
+        else:
+            # SAFETY: an attestor without a signer would mean "signed by anyone".
+            raise ExpressionFailed(
+                "image.attestor", "the attestor names no key, certificate or identity"
+            )
         return SignatureQuery(
             image=image,
             key=key,
             certificate=certificate,
+            chain=chain,
+            roots=roots,
+            identity=identity,
+            logs=logs,
             algorithm=algorithm,
             # KYVERNO: an entry's annotations replace those of the block.
             annotations=entry.annotations or self.block.annotations,
             repository=entry.repository or self.block.repository,
             oci11=self.block.cosign_oci11,
+            predicate_type=predicate_type,
             access=self.access,
             form=self.block.type or "Cosign",
-            certificate_chain=chain,
-            statement_type=statement_type,
         )
 
     def kind_of(self, entry: Attestor) -> str:
@@ -81,7 +109,33 @@ class BlockReader(NamedTuple):
             return ""
         if entry.keys is not None:
             return ".keys"
-        return ".certificates" if entry.certificates is not None else ""
+        if entry.certificates is not None:
+            return ".certificates"
+        return ".keyless" if entry.keyless is not None else ""
+
+
+def _logs_of(rekor: Rekor | None, ctlog: CTLog | None) -> LogTerms:
+    # KYVERNO: a block without a URL keeps it empty.
+    rekor = rekor or Rekor(url=_PUBLIC_LOG)
+    ctlog = ctlog or CTLog()
+    return LogTerms(
+        is_ignored=rekor.ignore_tlog,
+        url=rekor.url,
+        key=rekor.pubkey,
+        ignores_scts=ctlog.ignore_sct,
+        scts_key=ctlog.pubkey,
+        tsa_chain=ctlog.tsa_cert_chain,
+    )
+
+
+def _identity_of(keyless: KeylessAttestor) -> Identity:
+    return Identity(
+        subject=keyless.subject,
+        subject_reg_exp=keyless.subject_reg_exp,
+        issuer=keyless.issuer,
+        issuer_reg_exp=keyless.issuer_reg_exp,
+        extensions=tuple(sorted(keyless.additional_extensions.items())),
+    )
 
 
 def verify_sets(reader: BlockReader, image: str) -> list[Failure]:
