@@ -50,10 +50,15 @@ def check_readable(certificate: x509.Certificate) -> None:
     """
     extensions_of(certificate)
     try:
-        for part in ("issuer", "subject", "version", "signature", *_TIMES):
+        for part in ("issuer", "subject", "version", *_TIMES):
             getattr(certificate, part)
+        signature = certificate.signature
     except (ValueError, TypeError, x509.InvalidVersion) as error:
         raise Unproved(f"x509: malformed certificate: {error}") from None
+    # SAFETY: nobody has signed the number of unused bits before the signature; only
+    # one value is canonical, and Go accepts no other.
+    if certificate.public_bytes(Encoding.DER)[-len(signature) - 1] != 0:
+        raise Unproved("x509: malformed certificate: unused bits of the signature")
 
 
 def extensions_of(certificate: x509.Certificate) -> x509.Extensions:

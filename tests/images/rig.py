@@ -1,6 +1,7 @@
 """An own Sigstore: certificate authority, transparency logs, timestamp authority.
 
-Gives: Sigstore, whose ``sign`` makes layers as Cosign attaches them. May touch: nothing.
+Gives: Sigstore, whose ``layer`` makes signatures as Cosign attaches them. May touch:
+nothing.
 
 All keys are made here; names and times are fixed, so a failure repeats.
 """
@@ -85,7 +86,7 @@ class Issued:
     key: ec.EllipticCurvePrivateKey
 
 
-def issue(
+def issue(  # noqa: PLR0913 - what a test wants to be otherwise
     name: str,
     by: Issued | None = None,
     *,
@@ -139,7 +140,7 @@ def same(data: bytes) -> bytes:
 
 @dataclass
 class Sigstore:
-    """One deployment; ``leaf`` and ``sign`` take what a test wants to be otherwise."""
+    """One deployment; ``leaf`` and ``layer`` take what a test wants to be otherwise."""
 
     root: Issued = field(default_factory=lambda: issue("root"))
     rekor: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
@@ -256,7 +257,7 @@ class Sigstore:
 
     def promise(self, body: bytes, at: dt.datetime) -> tuple[dict[str, Any], bytes]:
         """Return what the log signs, and its signature."""
-        payload = {
+        payload: dict[str, Any] = {
             "body": b64(body),
             "integratedTime": int(at.timestamp()),
             "logIndex": 7,
@@ -357,7 +358,7 @@ def envelope_of(statement: dict[str, Any], key: ec.EllipticCurvePrivateKey) -> b
 
 def hashedrekord(payload: bytes, signature: bytes, key: str) -> bytes:
     digest = hashlib.sha256(payload).hexdigest()
-    spec = {
+    spec: dict[str, Any] = {
         "data": {"hash": {"algorithm": "sha256", "value": digest}},
         "signature": {
             "content": b64(signature),
@@ -374,7 +375,8 @@ def entry_of(kind: str, envelope: bytes, key: str) -> bytes:
     hashed = hashlib.sha256(base64.b64decode(body["payload"])).hexdigest()
     payload = {"algorithm": "sha256", "value": hashed}
     held, signature = b64(key.encode()), body["signatures"][0]["sig"]
-    version, spec = "0.0.1", {}
+    version = "0.0.1"
+    spec: dict[str, Any]
     if kind == "dsse":
         one = {"signature": signature, "verifier": held}
         spec = {"envelopeHash": digest, "payloadHash": payload, "signatures": [one]}

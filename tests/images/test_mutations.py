@@ -12,6 +12,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -197,7 +198,7 @@ def _changes_of_lists(example: bytes) -> Iterator[Callable[[bytes], bytes]]:
     if not _FULL:
         places = random.Random(1).sample(places, _SAMPLE)
     for at, kind in places:
-        yield lambda data, at=at, kind=kind: _changed(data, at, kind)
+        yield partial(_changed, at=at, kind=kind)
 
 
 def _changed(data: bytes, at: int, kind: int) -> bytes:
