@@ -23,6 +23,7 @@ from cryptography.utils import CryptographyDeprecationWarning
 from kyverno_mp.images.keys import Unproved, load_certificates
 
 OTHER_NAME: Final = x509.ObjectIdentifier("1.3.6.1.4.1.57264.1.7")
+_TIMES: Final = ("not_valid_before_utc", "not_valid_after_utc")
 _UTF8_STRING: Final = 0x0C
 _LONG_FORM: Final = 0x80
 _LENGTH_BYTES_MAX: Final = 2
@@ -34,9 +35,30 @@ def all_certificates(text: str, most: int) -> list[x509.Certificate]:
     if text.count("-----BEGIN CERTIFICATE-----") > most:
         raise Unproved(f"more than {most} certificates")
     try:
-        return load_certificates(text)
+        found = load_certificates(text)
     except (ValueError, TypeError) as error:
         raise Unproved(str(error)) from None
+    for one in found:
+        check_readable(one)
+    return found
+
+
+def check_readable(certificate: x509.Certificate) -> None:
+    """Read all parts, because ``cryptography`` parses each when it is first asked for.
+
+    Raises: Unproved.
+    """
+    extensions_of(certificate)
+    try:
+        for part in ("issuer", "subject", "version", *_TIMES):
+            getattr(certificate, part)
+        signature = certificate.signature
+    except (ValueError, TypeError, x509.InvalidVersion) as error:
+        raise Unproved(f"x509: malformed certificate: {error}") from None
+    # SAFETY: nobody has signed the number of unused bits before the signature; only
+    # one value is canonical, and Go accepts no other.
+    if certificate.public_bytes(Encoding.DER)[-len(signature) - 1] != 0:
+        raise Unproved("x509: malformed certificate: unused bits of the signature")
 
 
 def extensions_of(certificate: x509.Certificate) -> x509.Extensions:

@@ -61,7 +61,12 @@ def check_scts(
         raise Unproved(f"{_FAILED}: {error}") from None
     key_hash = hashlib.sha256(key_bytes_of(issuer)).digest()
     for sct in found:
-        _check(sct, _signed(sct, key_hash, body), keys)
+        try:
+            signed = _signed(sct, key_hash, body)
+        except (ValueError, OverflowError, struct.error) as error:
+            # A time that Python does not have.
+            raise Unproved(f"{_FAILED}: {error}") from None
+        _check(sct, signed, keys)
 
 
 def _scts(certificate: x509.Certificate) -> list[SignedCertificateTimestamp]:

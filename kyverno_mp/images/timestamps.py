@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID
 
 from kyverno_mp.images.certificates import (
     all_certificates,
+    check_readable,
     extensions_of,
     is_authority,
     usages_of,
@@ -86,31 +87,28 @@ def verified_timestamp(
         raise Unproved(f"{_PARSE}: more than {IMAGE_TIMESTAMP_BYTES_MAX} bytes")
     if not authority.roots:
         raise Unproved("no TSA root certificate(s) provided to verify timestamp")
-    answer = _decoded(response)
-    given = _certificates(answer)
-    signer = _signer(answer, given, authority)
-    at = answer.tst_info.gen_time
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    _check_chain(signer, authority, at)
-    _check_usage(signer, authority)
-    _check_message(answer, signed)
-    _verify(answer, signer, authority)
+    try:
+        answer = _decoded(response)
+        signer = _signer(answer, _certificates(answer), authority)
+        at = answer.tst_info.gen_time
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        _check_chain(signer, authority, at)
+        _check_usage(signer, authority)
+        _check_message(answer, signed)
+        _verify(answer, signer, authority)
+    except (ValueError, TypeError, OverflowError, x509.InvalidVersion) as error:
+        # The parts of a response are parsed when they are first asked for.
+        raise Unproved(f"{_PARSE}: {error}") from None
     return at
 
 
 def _decoded(response: bytes) -> "TimeStampResponse":
     from rfc3161_client import decode_timestamp_response
 
-    try:
-        answer = decode_timestamp_response(_in_order(response))
-        if answer.status != 0:
-            raise Unproved(f"{_PARSE}: the authority has refused to answer")
-        # Read here, because damaged parts raise only when they are asked for.
-        answer.tst_info.message_imprint.hash_algorithm  # noqa: B018
-        answer.signed_data.signer_infos  # noqa: B018
-    except (ValueError, TypeError, OverflowError) as error:
-        raise Unproved(f"{_PARSE}: {error}") from None
+    answer = decode_timestamp_response(_in_order(response))
+    if answer.status != 0:
+        raise Unproved(f"{_PARSE}: the authority has refused to answer")
     return answer
 
 
@@ -161,10 +159,10 @@ def _certificates(answer: "TimeStampResponse") -> list[x509.Certificate]:
     given = answer.signed_data.certificates
     if len(given) > IMAGE_CERTIFICATES_MAX:
         raise Unproved(f"{_PARSE}: more than {IMAGE_CERTIFICATES_MAX} certificates")
-    try:
-        return [x509.load_der_x509_certificate(one) for one in sorted(given)]
-    except (ValueError, TypeError, x509.InvalidVersion) as error:
-        raise Unproved(f"{_PARSE}: {error}") from None
+    found = [x509.load_der_x509_certificate(one) for one in sorted(given)]
+    for one in found:
+        check_readable(one)
+    return found
 
 
 def _signer(
