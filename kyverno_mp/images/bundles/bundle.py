@@ -22,6 +22,34 @@ _OLD: Final = "application/vnd.dev.sigstore.bundle+json;version="
 _NEW: Final = re.compile(r"application/vnd\.dev\.sigstore\.bundle\.v(\d+\.\d+)\+json")
 _VERSIONS: Final = ("0.1", "0.2", "0.3")
 _INVALID: Final = "validation error"
+_NAMES: Final = {
+    "bundle": frozenset(
+        ("mediaType", "verificationMaterial", "dsseEnvelope", "messageSignature")
+    ),
+    "material": frozenset(
+        (
+            "certificate",
+            "x509CertificateChain",
+            "publicKey",
+            "tlogEntries",
+            "timestampVerificationData",
+        )
+    ),
+    "envelope": frozenset(("payload", "payloadType", "signatures")),
+    "message": frozenset(("messageDigest", "signature")),
+    "entry": frozenset(
+        (
+            "logIndex",
+            "logId",
+            "kindVersion",
+            "integratedTime",
+            "inclusionPromise",
+            "inclusionProof",
+            "canonicalizedBody",
+        )
+    ),
+    "proof": frozenset(("logIndex", "rootHash", "treeSize", "hashes", "checkpoint")),
+}
 
 
 class Entry(NamedTuple):
@@ -58,7 +86,9 @@ def parse(data: bytes) -> Bundle:
     if type(raw) is not dict:
         raise Unproved("it is not a JSON object")
     version = _version(raw.get("mediaType"))
+    _check_names(raw, "bundle")
     material = _object(raw, "verificationMaterial")
+    _check_names(material, "material")
     certificate = _certificate(material, version)
     entries = tuple(_entry(one, version) for one in _list(material, "tlogEntries"))
     stamps = material.get("timestampVerificationData")
@@ -66,6 +96,7 @@ def parse(data: bytes) -> Bundle:
     timestamps = tuple(_bytes(_field(one, "signedTimestamp")) for one in listed)
     if "dsseEnvelope" in raw:
         envelope = _object(raw, "dsseEnvelope")
+        _check_names(envelope, "envelope")
         signatures = _list(envelope, "signatures")
         # SAFETY: one signature, so that what was checked is what was logged.
         if len(signatures) != 1:
@@ -79,6 +110,7 @@ def parse(data: bytes) -> Bundle:
             _bytes(envelope.get("payload")),
         )
     message = _object(raw, "messageSignature")
+    _check_names(message, "message")
     digest = _object(message, "messageDigest")
     if digest.get("algorithm") != "SHA2_256":
         raise Unproved(f"{_INVALID}: unsupported digest algorithm")
@@ -130,6 +162,7 @@ def _x509(holder: Mapping[str, Json]) -> x509.Certificate:
 def _entry(raw: Json, version: str) -> Entry:
     if type(raw) is not dict:
         raise Unproved(f"{_INVALID}: an entry is not an object")
+    _check_names(raw, "entry")
     promised = raw.get("inclusionPromise")
     promise = (
         _bytes(promised.get("signedEntryTimestamp")) if type(promised) is dict else b""
@@ -155,6 +188,7 @@ def _entry(raw: Json, version: str) -> Entry:
 
 def _proof(raw: Mapping[str, Json]) -> dict[str, Json]:
     """Return a proof as rekor.check_inclusion takes it, with the checkpoint."""
+    _check_names(raw, "proof")
     checkpoint = raw.get("checkpoint")
     text = checkpoint.get("envelope") if type(checkpoint) is dict else None
     if type(text) is not str or not text:
@@ -166,6 +200,13 @@ def _proof(raw: Mapping[str, Json]) -> dict[str, Json]:
         "hashes": [_bytes(one).hex() for one in _list(raw, "hashes")],
         "checkpoint": text,
     }
+
+
+def _check_names(holder: Mapping[str, Json], kind: str) -> None:
+    """Refuse unknown fields, as upstream: they might be misspelt ones."""
+    for name in holder:
+        if name not in _NAMES[kind]:
+            raise Unproved(f'proto: unknown field "{name}"')
 
 
 def _integer(value: Json) -> int:

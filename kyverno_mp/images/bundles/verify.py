@@ -157,7 +157,8 @@ def _check_checkpoint(
     for line in tail.splitlines():
         name, _, encoded = line.removeprefix(_SIGNATURE).rpartition(" ")
         given = base64_bytes(encoded) if line.startswith(_SIGNATURE) and name else None
-        if given is None or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
+        is_own = name == lines[0].partition(" ")[0]
+        if not is_own or given is None or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
             continue
         try:
             signature = given[_HINT_BYTES:]
