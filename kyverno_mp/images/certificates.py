@@ -50,6 +50,8 @@ def check_readable(certificate: x509.Certificate) -> None:
     """
     extensions_of(certificate)
     try:
+        if serial_of(certificate) < 0:
+            raise Unproved("x509: negative serial number")
         for part in ("issuer", "subject", "version", *_TIMES):
             getattr(certificate, part)
         signature = certificate.signature
@@ -59,6 +61,13 @@ def check_readable(certificate: x509.Certificate) -> None:
     # one value is canonical, and Go accepts no other.
     if certificate.public_bytes(Encoding.DER)[-len(signature) - 1] != 0:
         raise Unproved("x509: malformed certificate: unused bits of the signature")
+
+
+def serial_of(certificate: x509.Certificate) -> int:
+    """Return the serial number, also one that may not be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        return certificate.serial_number
 
 
 def extensions_of(certificate: x509.Certificate) -> x509.Extensions:

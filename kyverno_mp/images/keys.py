@@ -141,10 +141,15 @@ def load_certificates(text: str) -> list[x509.Certificate]:
     ders = [_decoded(body) for body in _CERTIFICATE.findall(text)]
     if not ders or None in ders:
         raise ValueError("error during PEM decoding")
+    return [load_certificate(der) for der in ders if der]
+
+
+def load_certificate(der: bytes) -> x509.Certificate:
+    """Return a certificate in DER. Raises: ValueError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
-            return [x509.load_der_x509_certificate(der) for der in ders if der]
+            return x509.load_der_x509_certificate(der)
     except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
         # These are no ValueErrors, and the bytes may be anybody's.
         raise ValueError(str(error)) from error

@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
@@ -22,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from kyverno_mp.images.documents import base64_bytes, json_value
-from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.keys import Unproved, load_certificate
 from kyverno_mp.limits import IMAGE_LOG_BYTES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
@@ -222,9 +221,9 @@ def _key_in(pem: bytes) -> object:
     der = _pem_bytes(found[2])
     try:
         if found[1] == b"CERTIFICATE":
-            return x509.load_der_x509_certificate(der).public_key()
+            return load_certificate(der).public_key()
         return load_der_public_key(der)
-    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         raise Unproved("the entry's key is not readable") from None
 
 

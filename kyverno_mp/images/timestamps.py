@@ -24,10 +24,11 @@ from kyverno_mp.images.certificates import (
     check_readable,
     extensions_of,
     is_authority,
+    serial_of,
     usages_of,
 )
 from kyverno_mp.images.chains import ANY, verified_chain
-from kyverno_mp.images.keys import Unproved, failed
+from kyverno_mp.images.keys import Unproved, failed, load_certificate
 from kyverno_mp.limits import (
     IMAGE_CERTIFICATES_MAX,
     IMAGE_CHAIN_LENGTH_MAX,
@@ -97,7 +98,7 @@ def verified_timestamp(
         _check_usage(signer, authority)
         _check_message(answer, signed)
         _verify(answer, signer, authority)
-    except (ValueError, TypeError, OverflowError, x509.InvalidVersion) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         # The parts of a response are parsed when they are first asked for.
         raise Unproved(f"{_PARSE}: {error}") from None
     return at
@@ -159,7 +160,7 @@ def _certificates(answer: "TimeStampResponse") -> list[x509.Certificate]:
     given = answer.signed_data.certificates
     if len(given) > IMAGE_CERTIFICATES_MAX:
         raise Unproved(f"{_PARSE}: more than {IMAGE_CERTIFICATES_MAX} certificates")
-    found = [x509.load_der_x509_certificate(one) for one in sorted(given)]
+    found = [load_certificate(one) for one in sorted(given)]
     for one in found:
         check_readable(one)
     return found
@@ -179,7 +180,7 @@ def _signer(
         raise Unproved(text)
     signer = infos[0]
     for one in known:
-        if one.issuer == signer.issuer and one.serial_number == signer.serial_number:
+        if one.issuer == signer.issuer and serial_of(one) == signer.serial_number:
             return one
     raise Unproved(f"{_PARSE}: pkcs7: No certificate for signer")
 

@@ -62,13 +62,10 @@ YOUNG_LAYER: Final = RIG.layer(YOUNG, at=None)
 
 def mutations(data: bytes) -> Iterator[bytes]:
     """Yield each byte with each bit flipped, left out, doubled; the tail left out."""
-    made: Iterator[bytes] = itertools.chain.from_iterable(
-        _at(data, at) for at in range(len(data))
-    )
+    every = [one for at in range(len(data)) for one in _at(data, at)]
     if _FULL:
-        yield from made
+        yield from every
         return
-    every = list(made)
     chooser = random.Random(len(data))
     yield from chooser.sample(every, min(_SAMPLE, len(every)))
 
