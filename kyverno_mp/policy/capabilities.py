@@ -15,6 +15,7 @@ from kyverno_mp.policy.fields.image_verification import (
     Attestor,
     AttestorSet,
     ImageVerification,
+    KeylessAttestor,
 )
 from kyverno_mp.policy.fields.validation import Manifests
 
@@ -62,9 +63,19 @@ def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
             if entry.certificates.cert_chain:
                 yield f"{place}.certificates.certChain"
         elif entry.keyless is not None:
-            yield f"{place}.keyless"
+            yield from _in_manifest_keyless(entry.keyless, f"{place}.keyless")
         if entry.repository:
             yield f"{place}.repository"
+
+
+def _in_manifest_keyless(given: KeylessAttestor, place: str) -> Iterator[str]:
+    # SAFETY: upstream ignores the expressions, and accepts any signer without subject.
+    if given.subject_reg_exp or given.issuer_reg_exp:
+        yield f"{place} with regular expressions"
+    if given.additional_extensions:
+        yield f"{place}.additionalExtensions"
+    if not given.subject:
+        yield f"{place} without subject"
 
 
 def _missing(block: ImageVerification) -> Iterator[str]:

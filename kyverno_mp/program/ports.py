@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
+from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
@@ -158,6 +159,7 @@ class ManifestQuery(NamedTuple):
     domain: str
     key: str = ""
     certificate: str = ""
+    keyless: KeylessAttestor | None = None
     ignored: tuple[ObjectFieldBinding, ...] = ()
 
 
@@ -172,7 +174,7 @@ class ManifestAnswer(NamedTuple):
 class SignedManifests(Protocol):
     """Signatures of objects."""
 
-    def verify(self, asked: ManifestQuery) -> ManifestAnswer:
+    def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
 
         Raises: ExpressionFailed, ``manifest.absent`` if there is no signature at all.

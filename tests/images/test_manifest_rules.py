@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
 from kyverno_mp.program.engine import Clock, Engine, link_policy
-from kyverno_mp.program.ports import OFFLINE, ClusterData
+from kyverno_mp.program.ports import (
+    OFFLINE,
+    ClusterData,
+    ManifestAnswer,
+    ManifestQuery,
+)
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS
 from tests.image_rig import Signer
@@ -178,3 +184,17 @@ def test_keys_that_are_none(text: str) -> None:
     status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
     assert status == ERROR
     assert "failed to judge signature type from public key configuration" in found
+
+
+class Unreachable:
+    """A trust root behind a network that is down."""
+
+    def verify(self, _asked: ManifestQuery, _deadline_ns: int) -> ManifestAnswer:
+        raise DeadlinePassed("registry.deadline", "it did not answer")
+
+
+def test_an_outage_is_an_error_of_the_rule() -> None:
+    ports = ClusterData(manifests=Unreachable())
+    status, text = judged(policy({"entries": [key(ONE)]}), signed_by(ONE), ports)
+    assert status == ERROR
+    assert text.endswith(".attestors[0].entries[0].keys: it did not answer")

@@ -78,7 +78,7 @@ def verdict(
     """Return "" or why the object is not verified."""
     asked = ManifestQuery(document, domain, key=signer.pem, ignored=ignored)
     try:
-        answer = ManifestVerifier().verify(asked)
+        answer = ManifestVerifier().verify(asked, 0)
     except ExpressionFailed as error:
         return f"{error.code}: {error.message}"
     return "" if answer.is_verified else answer.diff or "not verified"
@@ -214,7 +214,7 @@ def test_no_key_is_no_signer(signer: Signer) -> None:
     """SAFETY: an attestor that names nobody never means anybody."""
     asked = ManifestQuery(rig.signed(MAP, signer), rig.DOMAIN)
     with pytest.raises(ExpressionFailed, match="provide a key"):
-        ManifestVerifier().verify(asked)
+        ManifestVerifier().verify(asked, 0)
 
 
 def test_the_domain_of_the_annotations(signer: Signer) -> None:

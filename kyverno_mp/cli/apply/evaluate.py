@@ -90,9 +90,9 @@ def _verifies_manifests(policy: CompiledPolicy) -> bool:
 
 
 def _with_manifests(cluster_data: ClusterData) -> ClusterData:
-    from kyverno_mp.images.manifests.verifier import ManifestVerifier
+    from kyverno_mp.cli.cluster.manifest_access import manifest_verifier
 
-    return replace(cluster_data, manifests=ManifestVerifier())
+    return replace(cluster_data, manifests=manifest_verifier())
 
 
 def _linked_mutations(

@@ -8,19 +8,24 @@ Nothing of the object decides how it is verified: its annotations hold the messa
 the signatures, never the key, the signer or a place to read from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.keys import Check, certificate_key, static_key
+from kyverno_mp.images.keys import Check, Unproved, certificate_key, static_key
 from kyverno_mp.images.manifests.compare import Difference, differences, shown
 from kyverno_mp.images.manifests.ignored import ignored_fields
 from kyverno_mp.images.manifests.message import decoded, failed, signed_objects
+from kyverno_mp.images.terms import NoTrustRoot, TrustRoot
 from kyverno_mp.limits import MANIFEST_CANDIDATES_MAX, MANIFEST_SIGNATURES_MAX
+from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.program.ports import ManifestAnswer, ManifestQuery
 from kyverno_mp.values.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.images.manifests.keyless import Signature
 
 _ABSENT: Final = "manifest.absent"
 _NOWHERE: Final = "YAML manifest not found for this resource"
@@ -32,9 +37,16 @@ _NO_KEY: Final = (
 
 
 class ManifestVerifier:
-    """The port of rules with ``validate.manifests``; it needs no network."""
+    """The port of rules with ``validate.manifests``; only ``trust`` needs a network."""
 
-    def verify(self, asked: ManifestQuery) -> ManifestAnswer:
+    def __init__(
+        self, trust: TrustRoot | None = None, until: Callable[[int], int] = int
+    ) -> None:
+        """``until``: returns the end of one read within a review's deadline."""
+        self._trust: TrustRoot = trust or NoTrustRoot()
+        self._until = until
+
+    def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
         """Verify one attestor.
 
         Raises: ExpressionFailed, ``manifest.absent`` if there is no signature at all.
@@ -53,8 +65,40 @@ class ManifestVerifier:
         if not signatures:
             text = "failed to verify signature: signature not found"
             raise ExpressionFailed(_ABSENT, text)
-        _check_signed(asked, message, signatures)
-        return ManifestAnswer(is_verified=not found, diff=shown(found) if found else "")
+        signer = ""
+        if asked.keyless is not None:
+            until = self._until(deadline_ns)
+            signer = self._signer(asked, asked.keyless, message, signatures, until)
+        else:
+            _check_signed(asked, message, signatures)
+        diff = shown(found) if found else ""
+        return ManifestAnswer(is_verified=not found, signer=signer, diff=diff)
+
+    def _signer(
+        self,
+        asked: ManifestQuery,
+        wanted: KeylessAttestor,
+        message: bytes,
+        signatures: Sequence[str],
+        until: int,
+    ) -> str:
+        """Return the name of the signer. Raises: ExpressionFailed."""
+        # Imported here: most manifests are signed with keys.
+        from kyverno_mp.images.manifests.keyless import verified_signer
+
+        annotations = _annotations(asked.document)
+        reasons = []
+        for position, text in enumerate(signatures):
+            try:
+                given = _keyless(annotations, asked.domain, position, text)
+                return verified_signer(given, message, wanted, self._trust, until)
+            except Unproved:
+                # KYVERNO: upstream then looks for a key, and says so.
+                count = f"signature {position + 1}/{len(signatures)}"
+                reasons.append(f"[signer 1/1] [{count}] error: {_EXEC}: {_NO_KEY}")
+            except ExpressionFailed as error:
+                raise failed(f"failed to verify signature: {error.message}") from error
+        raise _refused(reasons)
 
 
 def _annotations(document: Mapping[str, Json]) -> dict[str, str]:
@@ -149,10 +193,27 @@ def _check_signed(
             return
         count = f"signature {position}/{len(signatures)}"
         reasons.append(f"[{label}] [{count}] error: {_EXEC}: {reason}")
-    raise failed(
-        f"failed to verify signature: verification failed for {len(signatures)}"
-        f" signature. all trials: {json_text(reasons)}"
+    raise _refused(reasons)
+
+
+def _refused(reasons: Sequence[str]) -> ExpressionFailed:
+    return failed(
+        f"failed to verify signature: verification failed for {len(reasons)}"
+        f" signature. all trials: {json_text(list(reasons))}"
     )
+
+
+def _keyless(
+    annotations: Mapping[str, str], domain: str, position: int, text: str
+) -> "Signature":
+    from kyverno_mp.images.manifests.keyless import Signature
+
+    suffix = f"_{position}" if position else ""
+    parts = []
+    for name in ("certificate", "bundle"):
+        given = annotations.get(f"{domain}/{name}{suffix}", "")
+        parts.append(decoded(given, name).decode(errors="replace"))
+    return Signature(text, _signature(text), parts[0], parts[1])
 
 
 def _check(asked: ManifestQuery) -> tuple[Check | None, str]:

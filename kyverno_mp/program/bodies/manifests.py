@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.ir.rules import ManifestsIR
 from kyverno_mp.policy.fields.image_verification import Attestor, AttestorSet
 from kyverno_mp.policy.fields.validation import Manifests
@@ -46,7 +46,7 @@ class ManifestBody:
         if port is None:
             # SAFETY: what cannot be verified is an error, never a pass.
             return [Outcome(result.ERROR, f"{_ERROR}manifests are not verified here")]
-        run = _Run(port, self._given, target)
+        run = _Run(port, self._given, target, scope.runtime.deadline_ns)
         reasons = []
         try:
             for index, listed in enumerate(self._given.attestors):
@@ -64,8 +64,13 @@ class _Run:
     """The verification of one object."""
 
     def __init__(
-        self, port: SignedManifests, given: Manifests, target: dict[str, Json]
+        self,
+        port: SignedManifests,
+        given: Manifests,
+        target: dict[str, Json],
+        deadline_ns: int,
     ) -> None:
+        self._deadline_ns = deadline_ns
         self._port = port
         self._given = given
         self._target = target
@@ -100,8 +105,8 @@ class _Run:
             raise ExpressionFailed("manifest.annotations", text)
         place = path + _kind_of(entry)
         try:
-            answer = self._port.verify(self._query(entry))
-        except ExpressionFailed as error:
+            answer = self._port.verify(self._query(entry), self._deadline_ns)
+        except (ExpressionFailed, DependencyError) as error:
             text = f"{place}: {error.message}"
             if error.code == "manifest.absent":
                 return False, text
@@ -137,6 +142,7 @@ class _Run:
             domain=self._given.annotation_domain or _DOMAIN,
             key=keys.public_keys if keys is not None else "",
             certificate=certificates.cert if certificates is not None else "",
+            keyless=entry.keyless,
             ignored=self._given.ignore_fields,
         )
 
