@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 
+from kyverno_mp.images.certificates import check_readable
 from kyverno_mp.images.documents import base64_bytes, json_value
-from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.keys import Unproved, load_certificate
 from kyverno_mp.limits import IMAGE_BUNDLE_BYTES_MAX, IMAGE_BUNDLE_PARTS_MAX
 from kyverno_mp.values.jsonvalue import Json
 
@@ -154,9 +154,11 @@ def _certificate(material: Mapping[str, Json], version: str) -> x509.Certificate
 
 def _x509(holder: Mapping[str, Json]) -> x509.Certificate:
     try:
-        return x509.load_der_x509_certificate(_bytes(holder.get("rawBytes")))
-    except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm) as error:
+        found = load_certificate(_bytes(holder.get("rawBytes")))
+    except (ValueError, TypeError) as error:
         raise Unproved(f"{_INVALID}: {error}") from None
+    check_readable(found)
+    return found
 
 
 def _entry(raw: Json, version: str) -> Entry:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from cryptography import x509
 
 from kyverno_mp.images.documents import base64_bytes, json_value
-from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.keys import Unproved, load_certificate
 from kyverno_mp.images.logkeys import LogKey, load_log_key
 from kyverno_mp.images.timestamps import Authority
 from kyverno_mp.limits import IMAGE_TRUST_FILES_MAX
@@ -67,7 +67,7 @@ def parse_material(data: bytes) -> Material:
             tuple(_authority(one) for one in _objects(raw, "certificateAuthorities")),
             tuple(_stamping(one) for one in _objects(raw, "timestampAuthorities")),
         )
-    except (ValueError, TypeError, x509.InvalidVersion) as error:
+    except (ValueError, TypeError) as error:
         raise Unproved(f"error creating trusted root: {error}") from None
 
 
@@ -85,7 +85,7 @@ def _stamping(one: Mapping[str, Json]) -> tuple[Authority, Period]:
 
 def _chain(one: Mapping[str, Json]) -> list[x509.Certificate]:
     return [
-        x509.load_der_x509_certificate(base64_bytes(each.get("rawBytes")) or b"")
+        load_certificate(base64_bytes(each.get("rawBytes")) or b"")
         for each in _objects(_object(one, "certChain"), "certificates")
     ]
 
