@@ -20,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtensionOID, NameOID
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
+from kyverno_mp.images.certificates import check_readable
+from kyverno_mp.images.keys import Unproved
 from kyverno_mp.limits import IMAGE_NOTARY_CERTIFICATES_MAX
 
 _E = TypeVar("_E", bound=x509.ExtensionType)
@@ -58,14 +60,12 @@ def load_chain(ders: Sequence[bytes]) -> list[x509.Certificate]:
             warnings.simplefilter("ignore")
             chain = [x509.load_der_x509_certificate(der) for der in ders]
             for one in chain:
-                # Parsed on first use; what follows may rely on all of them.
-                _ = one.extensions, one.subject, one.issuer
+                check_readable(one)
     except (
         x509.InvalidVersion,
-        x509.DuplicateExtension,
-        x509.UnsupportedGeneralNameType,
         UnsupportedAlgorithm,
         TypeError,
+        Unproved,
     ) as error:
         raise ValueError(str(error)) from error
     return chain
