@@ -151,9 +151,7 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
 
     Raises: Unproved.
     """
-    names = _alternative_names(certificate)
-    if names is None:
-        return []
+    names = alternative_names(certificate)
     found: list[str] = []
     for kind in (
         x509.DNSName,
@@ -167,20 +165,13 @@ def subject_names(certificate: x509.Certificate) -> list[str]:
 
 def alternative_names(certificate: x509.Certificate) -> list[x509.GeneralName]:
     """Return the alternative names as they are. Raises: Unproved."""
-    names = _alternative_names(certificate)
-    return [] if names is None else list(names)
-
-
-def _alternative_names(
-    certificate: x509.Certificate,
-) -> x509.SubjectAlternativeName | None:
     for extension in extensions_of(certificate):
         if isinstance(extension.value, x509.SubjectAlternativeName):
-            return extension.value
-    return None
+            return list(extension.value)
+    return []
 
 
-def _fulcio_names(names: x509.SubjectAlternativeName) -> Iterator[str]:
+def _fulcio_names(names: list[x509.GeneralName]) -> Iterator[str]:
     """Yield Fulcio's name, if it is the only other name."""
     others = [one for one in names if isinstance(one, x509.OtherName)]
     if len(others) == 1 and others[0].type_id == OTHER_NAME:

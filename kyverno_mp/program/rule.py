@@ -5,6 +5,7 @@ fast codes and RuleResults. Next: program/engine.py.
 May touch: nothing outside its arguments. This is the one place where an InputError of a
 rule becomes a status; DependencyError and internal errors propagate.
 Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7.
+Over 400 lines: the kinds of bodies are selected where the shortcuts past them are.
 """
 
 from collections.abc import Callable

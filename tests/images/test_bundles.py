@@ -251,6 +251,7 @@ def test_nothing_is_trusted_without_a_trust_root(own: rig.Sigstore) -> None:
         verified_bundles([given], asked, rig.DIGEST, NoTrustRoot(), 0)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of names that are too long
 @pytest.mark.parametrize("form", ["statement", "message"])
 def test_no_mutation_verifies(own: rig.Sigstore, form: str) -> None:
     """All bytes but the version count."""

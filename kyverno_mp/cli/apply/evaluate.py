@@ -2,12 +2,11 @@
 
 Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses per
 object, mutating policies first, then in policy order. Next: command, testing/command.
-May touch: nothing outside its arguments (the ports of cluster data are passed in).
-Source: docs/behaviour/cli 7, 7b, 8.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 7, 7b, 8.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kyverno_mp.cli.apply.admission_policies import (
@@ -17,6 +16,7 @@ from kyverno_mp.cli.apply.admission_policies import (
 )
 from kyverno_mp.cli.apply.cel_policies import CelInput, CelPolicies, Payload
 from kyverno_mp.cli.apply.fast_validate import batch_of
+from kyverno_mp.cli.apply.manifests import with_manifests
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
@@ -79,20 +79,7 @@ def _has(policies: Sequence[CompiledPolicy], rule_type: str) -> bool:
     return any(rule.rule_type == rule_type for one in policies for rule in one.rules)
 
 
-def _verifies_manifests(policy: CompiledPolicy) -> bool:
-    return any(
-        rule.validate is not None and rule.validate.manifests is not None
-        for rule in policy.rules
-    )
-
-
 # PERF: start of the command line: a run loads only the kinds of rules that it has.
-
-
-def _with_manifests(cluster_data: ClusterData) -> ClusterData:
-    from kyverno_mp.cli.cluster.manifest_access import manifest_verifier
-
-    return replace(cluster_data, manifests=manifest_verifier())
 
 
 def _linked_mutations(
@@ -166,9 +153,7 @@ class Evaluator:
         self._cel = CelPolicies(cel or CelInput(), values, user, cluster_data.cel)
         self._values = values
         self._user = user
-        if any(_verifies_manifests(policy) for policy in policies):
-            cluster_data = _with_manifests(cluster_data)
-        self._engine = Engine(cluster_data, clock)
+        self._engine = Engine(with_manifests(cluster_data, policies), clock)
         self._namespaces = cluster_data.namespaces
         self._batch = None if with_messages else batch_of(self._policies, values)
 
