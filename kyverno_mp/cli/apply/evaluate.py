@@ -15,8 +15,7 @@ from kyverno_mp.cli.apply.admission_policies import (
     Verdict,
 )
 from kyverno_mp.cli.apply.cel_policies import CelInput, CelPolicies, Payload
-from kyverno_mp.cli.apply.fast_validate import batch_of
-from kyverno_mp.cli.apply.manifests import with_manifests
+from kyverno_mp.cli.apply.fast_validate import batch_of, with_manifests
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
