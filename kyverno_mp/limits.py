@@ -573,9 +573,90 @@ IMAGE_ENVELOPE_SIGNATURES_MAX = 100
 """Signatures of one attestation, each checked over its whole body of at most 8 MiB:
 Cosign writes one, in-toto a handful. 100 of them take seconds at worst."""
 
+IMAGE_ENVELOPE_BYTES_MAX = 1024 * 1024
+"""One envelope of a Notation signature: with its certificates and a timestamp it has
+some 10 KiB."""
+
+IMAGE_NOTARY_CERTIFICATES_MAX = 10
+"""Certificates of one chain, each checked with its issuer's key: real chains have two
+to four."""
+
+IMAGE_NOTARY_SIGNATURES_MAX = 10
+"""Signatures of one image that type Notary tries: upstream's limit, and its text."""
+
+IMAGE_BUNDLE_BYTES_MAX = 8 * 1024 * 1024
+"""One Sigstore bundle: as large as a blob may be, because an attestation may hold an
+SBOM of some megabytes."""
+
+IMAGE_BUNDLE_PARTS_MAX = 32
+"""Log entries, timestamps and the like of one Sigstore bundle, each of which costs a
+signature check: upstream's number."""
+
+IMAGE_REFERRERS_MAX = 50
+"""Referrers of one image: upstream's limit, and its text."""
+
+MANIFEST_BYTES_MAX = 4 * 1024 * 1024
+"""A signed manifest after decompression; the annotations of an object have at most
+256 KiB."""
+
+MANIFEST_DOCUMENTS_MAX = 100
+"""YAML documents of one signed file: each of the same kind is compared."""
+
+MANIFEST_CANDIDATES_MAX = 3
+"""Signed objects that a renamed one is compared with: upstream's number."""
+
+MANIFEST_FIELDS_MAX = 50_000
+"""Values of an object, or of a signed one, that are compared."""
+
+MANIFEST_SIGNATURES_MAX = 10
+"""Signatures of one object that each attestor tries; the library's tool adds one for
+each signer."""
+
 IMAGE_SIGNATURE_BYTES_MAX = 16 * 1024 * 1024
 """All payloads of one signature or attestation manifest together: an attestation may
 contain an SBOM of some megabytes."""
+
+IMAGE_CERTIFICATES_MAX = 100
+"""Certificates of one PEM text: roots of a policy or a trust root, or the chain of a
+signature. Fulcio's chain has three."""
+
+IMAGE_CHAIN_LENGTH_MAX = 12
+"""Certificates of one chain, both ends included: ten intermediates, as upstream allows
+since CVE-2026-32280."""
+
+IMAGE_CHAIN_CHECKS_MAX = 100
+"""Signatures checked in the search for one chain: Go's own limit."""
+
+IMAGE_SCTS_MAX = 20
+"""Timestamps of certificate transparency logs in one certificate, each with a signature
+to check: Fulcio embeds one, certificates of the web two or three."""
+
+IMAGE_LOG_ENTRIES_MAX = 20
+"""Entries of a transparency log that are checked for one signature; there is one for
+each upload of the same signature."""
+
+IMAGE_LOG_BYTES_MAX = 1024 * 1024
+"""One entry of a transparency log, or the log's answer to a search. An entry contains a
+hash, a signature and a certificate, some KiB."""
+
+IMAGE_LOG_PROOF_MAX = 63
+"""Hashes of one proof of inclusion: a log counts its entries in 63 bits."""
+
+IMAGE_TIMESTAMP_BYTES_MAX = 64 * 1024
+"""One timestamp of RFC 3161 with the chain of its authority, some KiB."""
+
+IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
+"""One file of a TUF repository: the limit for targets metadata of python-tuf."""
+
+IMAGE_TRUST_FILES_MAX = 100
+"""Files of a TUF repository that are read: keys and certificates. Sigstore has ten."""
+
+IMAGE_TRUST_S = 24 * 60 * 60
+"""Time for which keys of a TUF repository are used before they are read again; its
+owner signs new metadata every few days."""
+
+IMAGE_TRUST_RETRY_S = 60
+"""Time for which a failure to read a TUF repository is remembered."""
 
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64

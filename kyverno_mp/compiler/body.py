@@ -19,6 +19,7 @@ from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.cel import CelIR
 from kyverno_mp.ir.rules import (
     ForEachIR,
+    ManifestsIR,
     PatternIR,
     PodSecurityExcludeIR,
     PodSecurityIR,
@@ -28,6 +29,7 @@ from kyverno_mp.policy.fields.image_verification import Deny
 from kyverno_mp.policy.fields.validation import (
     CEL,
     ForEachValidation,
+    Manifests,
     PodSecurity,
     PodSecurityStandard,
     Validation,
@@ -47,10 +49,20 @@ def build_validate(body: Validation) -> ValidateIR:
         foreach=_foreach(body.foreach),
         pod_security=_pod_security(body.pod_security),
         assertion=_assertion(tree) if tree is not None else None,
-        allow_existing_violations=body.allow_existing_violations,
+        # Signatures are required of each object, whatever it was before.
+        allow_existing_violations=(
+            body.allow_existing_violations and body.manifests is None
+        ),
         # A rule without any expression passes.
         cel=None if body.cel is None else _cel(body.cel, message),
+        manifests=_manifests(body.manifests),
     )
+
+
+def _manifests(given: Manifests | None) -> ManifestsIR | None:
+    if given is None or not given.attestors:
+        return None
+    return ManifestsIR(given.raw())
 
 
 def _assertion(tree: Json) -> Assertion:

@@ -31,6 +31,7 @@ from kyverno_mp.ir.rules import (
     ConfigMapEntryIR,
     GlobalReferenceEntryIR,
     ImageRegistryEntryIR,
+    ManifestsIR,
     VerifyImagesIR,
 )
 
@@ -41,6 +42,8 @@ _BY_RECORD: Final[Mapping[type, int]] = {
     ApiCallEntryIR: EFFECT_CLUSTER,
     ImageRegistryEntryIR: EFFECT_REGISTRY,
     VerifyImagesIR: EFFECT_REGISTRY,
+    # Signatures take milliseconds, so they are checked off the event loop, too.
+    ManifestsIR: EFFECT_REGISTRY,
     CelParamsIR: EFFECT_CLUSTER,
 }
 _BY_FUNCTION: Final = {entry.name: entry.effects for entry in KYVERNO.values()}

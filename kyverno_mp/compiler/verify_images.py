@@ -48,7 +48,8 @@ def action_of(rule: Rule) -> str:
     return named[0] if named else ""
 
 
-def _block(block: ImageVerification) -> ImageBlockIR:
+def _block(given: ImageVerification) -> ImageBlockIR:
+    block = given.converted()
     raw = block.raw()
     for attestation in raw.get("attestations", []):
         attestation.pop("conditions", None)
@@ -58,14 +59,11 @@ def _block(block: ImageVerification) -> ImageBlockIR:
         # KYVERNO: the message is substituted before attestations are loaded.
         raw["validate"] = {"message": validate.message}
         if validate.deny is not None:
-            given = validate.deny.conditions
-            deny = parse_conditions({} if given is None else given)
-    references = block.image_references
-    if block.image:
-        references = (*references, block.image)
+            conditions = validate.deny.conditions
+            deny = parse_conditions({} if conditions is None else conditions)
     return ImageBlockIR(
         settings=parse_document(raw),
-        references=references,
+        references=block.image_references,
         verify_digest=block.verify_digest,
         required=block.required,
         conditions=tuple(map(_conditions, block.attestations)),

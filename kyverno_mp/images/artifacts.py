@@ -13,9 +13,10 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed, InputError, RequestInvalid
-from kyverno_mp.images.cosign import Layer
 from kyverno_mp.images.keys import failed
+from kyverno_mp.images.proof import Layer
 from kyverno_mp.limits import (
+    IMAGE_REFERRERS_MAX,
     IMAGE_SIGNATURE_BYTES_MAX,
     IMAGE_SIGNATURES_MAX,
     REGISTRY_BLOB_BYTES_MAX,
@@ -52,6 +53,14 @@ class _Blob(NamedTuple):
     problem: str = ""
 
 
+class Descriptor(NamedTuple):
+    """A manifest or index, and the bytes that its digest was computed from."""
+
+    media_type: str
+    digest: str
+    body: bytes
+
+
 class Artifacts:
     """Reads of one registry client."""
 
@@ -73,6 +82,56 @@ class Artifacts:
             code = NOT_FOUND if answer.status == _MISSING else "image.registry"
             raise ExpressionFailed(code, http_error(url, answer))
         return _digest(answer.body, "", reference.name)
+
+    def described(self, named: Reference, deadline_ns: int) -> Descriptor:
+        """Return what a reference names; the digest is computed from the bytes.
+
+        Raises: ExpressionFailed with the text of a HEAD, DependencyError.
+        """
+        url, answer = self._manifest(named, deadline_ns)
+        if answer.status != _OK:
+            code = NOT_FOUND if answer.status == _MISSING else "image.registry"
+            raise ExpressionFailed(code, _head_error(url, answer.status))
+        digest = _digest(answer.body, named.digest, named.name)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+        return Descriptor(kind, digest, answer.body)
+
+    def document(self, place: Reference, digest: str, deadline_ns: int) -> Descriptor:
+        """Return a manifest by its digest.
+
+        Raises: ExpressionFailed with the text of a GET, DependencyError.
+        """
+        named = parsed(f"{place.place}@{digest}")
+        url, answer = self._manifest(named, deadline_ns)
+        if answer.status != _OK:
+            raise failed(http_error(url, answer))
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+        return Descriptor(kind, _digest(answer.body, digest, named.name), answer.body)
+
+    def blob(self, place: Reference, digest: str, deadline_ns: int) -> bytes:
+        """Return a blob whose bytes have the digest.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        found = self._blob(place, digest, deadline_ns)
+        if found.problem:
+            raise failed(found.problem)
+        return found.payload
+
+    def referring(
+        self, place: Reference, digest: str, deadline_ns: int
+    ) -> list[dict[str, Json]]:
+        """Return the descriptors of what refers to a digest: the OCI 1.1 referrers.
+
+        Raises: ExpressionFailed (also if there are too many), DependencyError.
+        """
+        listed = self._referring(place, digest, deadline_ns)
+        if len(listed) > IMAGE_REFERRERS_MAX:
+            raise failed(
+                "failed to fetch referrers: too many referrers found, max limit is"
+                f" {IMAGE_REFERRERS_MAX}"
+            )
+        return listed
 
     def signatures(
         self, place: Reference, digest: str, suffix: str, deadline_ns: int
@@ -127,14 +186,14 @@ class Artifacts:
                 return []
         if answer.status != _OK:
             raise failed(http_error(url, answer))
-        listed = _object(answer.body, url).get("manifests")
+        listed = json_object(answer.body, url).get("manifests")
         entries = listed if type(listed) is list else []
         return [entry for entry in entries if type(entry) is dict]
 
     def _layers(
         self, place: Reference, manifest: bytes, name: str, deadline_ns: int
     ) -> list[Layer]:
-        listed = _object(manifest, name).get("layers")
+        listed = json_object(manifest, name).get("layers")
         layers = listed if type(listed) is list else []
         if len(layers) > IMAGE_SIGNATURES_MAX:
             text = f"{name}: more than {IMAGE_SIGNATURES_MAX} signatures"
@@ -220,9 +279,16 @@ def http_error(url: str, answer: RegistryResponse) -> str:
     return f"{text}: {body}" if body else text
 
 
+def _head_error(url: str, status: int) -> str:
+    """Return the text for a refused HEAD, which has no body to explain it."""
+    phrase = f"{status} {_PHRASES.get(status, '')}".rstrip()
+    hint = "(HEAD responses have no body, use GET for details)"
+    return f"HEAD {url}: unexpected status code {phrase} {hint}"
+
+
 def _errors(body: bytes) -> Iterator[str]:
     try:
-        listed = _object(body, "").get("errors")
+        listed = json_object(body, "").get("errors")
     except ExpressionFailed:
         return
     for one in listed if type(listed) is list else []:
@@ -242,7 +308,9 @@ def _plain(text: str) -> str:
     return "".join(one for one in cut if one.isprintable() or one in "\n\t")
 
 
-def _object(data: bytes, what: str) -> dict[str, Json]:
+def json_object(data: bytes, what: str) -> dict[str, Json]:
+    """Decode a JSON object of a registry. Raises: ExpressionFailed."""
+    """Decode a JSON object of a registry. Raises: ExpressionFailed."""
     try:
         value = decode_json(data.decode())
     except (JsonInvalid, UnicodeDecodeError) as error:

@@ -1,7 +1,7 @@
 """Verify Cosign's signatures and attestations, as functions over bytes.
 
-Room: images. Takes: the layers of a signature manifest, a Check, a digest, the time.
-Gives: verified payloads, or reasons. Next: images/verifier.py.
+Room: images. Takes: the layers of a signature manifest, Terms, a digest.
+Gives: verified payloads with their certificates, or reasons. Next: images/verifier.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.2, 3.3, 3.7 (annotations), 2.5 (statements).
 
@@ -12,36 +12,31 @@ bytes whose signature was checked.
 import base64
 import binascii
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
-from kyverno_mp.images.keys import Check, failed, load_certificates
+from cryptography import x509
+
+from kyverno_mp.images.keys import Check, Unproved, failed
+from kyverno_mp.images.proof import Layer, Terms, read_proof
 from kyverno_mp.limits import IMAGE_ENVELOPE_SIGNATURES_MAX
 from kyverno_mp.values.gojson import JsonInvalid, decode_json
 from kyverno_mp.values.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
-SIGNATURE: Final = "dev.cosignproject.cosign/signature"
-_CERTIFICATE: Final = "dev.sigstore.cosign/certificate"
-_BUNDLE: Final = "dev.sigstore.cosign/bundle"
 _IN_TOTO: Final = "application/vnd.in-toto+json"
 _CUSTOM: Final = "https://cosign.sigstore.dev/attestation/v1"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One layer of a signature manifest; ``problem``: why it could not be read."""
+class Verified(NamedTuple):
+    """A payload or statement that is signed, and the certificate of the signature."""
 
-    digest: str
-    payload: bytes
-    annotations: Mapping[str, Json]
-    problem: str = ""
+    content: dict[str, Json]
+    certificate: x509.Certificate | None
 
 
 def verified_payloads(
-    layers: Sequence[Layer], digest: str, check: Check, now: datetime
-) -> list[dict[str, Json]]:
+    layers: Sequence[Layer], digest: str, terms: Terms
+) -> list[Verified]:
     """Return the payloads with a good signature that claims ``digest``.
 
     Raises: ExpressionFailed if there is none.
@@ -49,8 +44,8 @@ def verified_payloads(
     if not layers:
         raise failed("no signatures found")
 
-    def verify(layer: Layer) -> dict[str, Json]:
-        return _payload(layer, digest, check, now)
+    def verify(layer: Layer) -> Verified:
+        return _payload(layer, digest, terms)
 
     found, reasons = _good(layers, verify)
     if not found:
@@ -59,15 +54,15 @@ def verified_payloads(
 
 
 def verified_statements(
-    layers: Sequence[Layer], digest: str, check: Check, now: datetime
-) -> list[dict[str, Json]]:
+    layers: Sequence[Layer], digest: str, terms: Terms
+) -> list[Verified]:
     """Return the in-toto statements about ``digest`` with a good signature.
 
     Raises: ExpressionFailed if there is none.
     """
 
-    def verify(layer: Layer) -> dict[str, Json]:
-        return _statement(layer, digest, check, now)
+    def verify(layer: Layer) -> Verified:
+        return _statement(layer, digest, terms)
 
     found, reasons = _good(layers, verify)
     if not found:
@@ -95,121 +90,74 @@ def check_annotations(
 
 
 def _good(
-    layers: Sequence[Layer], verify: Callable[[Layer], dict[str, Json]]
-) -> tuple[list[dict[str, Json]], str]:
-    found: list[dict[str, Json]] = []
+    layers: Sequence[Layer], verify: Callable[[Layer], Verified]
+) -> tuple[list[Verified], str]:
+    found: list[Verified] = []
     reasons: list[str] = []
     for layer in layers:
         try:
             found.append(verify(layer))
-        except _Refused as error:
+        except Unproved as error:
             reasons.append(str(error))
     return found, "\n ".join(reasons)
 
 
-class _Refused(Exception):
-    """One signature is dropped; the text says why."""
-
-
-def _payload(layer: Layer, digest: str, check: Check, now: datetime) -> dict[str, Json]:
-    signature = _signature(layer)
-    reason = check(signature, layer.payload)
+def _payload(layer: Layer, digest: str, terms: Terms) -> Verified:
+    proof = read_proof(layer, terms)
+    signer = proof.signer(terms)
+    reason = signer.check(proof.signature, layer.payload)
     if reason:
-        raise _Refused(reason)
+        raise Unproved(reason)
     payload = _json(layer.payload)
     critical = payload.get("critical")
     image = critical.get("image") if type(critical) is dict else None
     claimed = image.get("docker-manifest-digest") if type(image) is dict else None
     if claimed != digest:
         shown = claimed if type(claimed) is str else ""
-        raise _Refused(f"invalid or missing digest in claim: {shown}")
-    _check_certificate(layer, now)
-    return payload
+        raise Unproved(f"invalid or missing digest in claim: {shown}")
+    proof.check_time(signer, terms)
+    return Verified(payload, proof.certificate)
 
 
-def _signature(layer: Layer) -> bytes:
-    if layer.problem:
-        raise _Refused(layer.problem)
-    _check_bundle(layer)
-    text = layer.annotations.get(SIGNATURE)
-    if type(text) is not str:
-        raise _Refused(
-            f'signature layer {layer.digest} is missing "{SIGNATURE}" annotation'
-        )
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise _Refused("the signature is not base64") from None
-
-
-def _check_bundle(layer: Layer) -> None:
-    """KYVERNO: a damaged bundle fails even where the log is ignored."""
-    text = layer.annotations.get(_BUNDLE)
-    if text is None or text == "":
-        return
-    try:
-        bundle = decode_json(text) if type(text) is str else None
-    except JsonInvalid:
-        bundle = None
-    if type(bundle) is not dict:
-        raise _Refused("unmarshaling bundle: it is not a JSON object")
-
-
-def _check_certificate(layer: Layer, now: datetime) -> None:
-    """KYVERNO: a certificate beside a good key must be valid now, and no more."""
-    text = layer.annotations.get(_CERTIFICATE)
-    if text is None or text == "":
-        return
-    try:
-        certificate = load_certificates(text if type(text) is str else "")[0]
-        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    except ValueError as error:
-        raise _Refused(f"the certificate is unreadable: {error}") from None
-    if now > end:
-        raise _Refused("expected a signed timestamp to verify an expired certificate")
-    if now < begin:
-        raise _Refused("the certificate is not valid yet")
-
-
-def _statement(
-    layer: Layer, digest: str, check: Check, now: datetime
-) -> dict[str, Json]:
-    _signature(layer)
+def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
+    proof = read_proof(layer, terms)
+    signer = proof.signer(terms)
     envelope = _json(layer.payload)
     kind = envelope.get("payloadType")
     if kind != _IN_TOTO:
         shown = kind if type(kind) is str else ""
         text = f"invalid payloadType {shown} on envelope. Expected {_IN_TOTO}"
-        raise _Refused(text)
-    body = _signed_body(envelope, check)
+        raise Unproved(text)
+    body = _signed_body(envelope, signer.check, terms)
     statement = _json(body)
     _check_predicate(statement)
     if not _is_about(statement, digest):
-        raise _Refused("no matching subject digest found")
-    _check_certificate(layer, now)
-    return _shown(statement)
+        raise Unproved("no matching subject digest found")
+    proof.check_time(signer, terms)
+    return Verified(_shown(statement), proof.certificate)
 
 
-def _signed_body(envelope: Mapping[str, Json], check: Check) -> bytes:
+def _signed_body(envelope: Mapping[str, Json], check: Check, terms: Terms) -> bytes:
     """Return the body of an envelope that at least one signature holds."""
     signatures = envelope.get("signatures")
     if type(signatures) is not list or not signatures:
-        raise _Refused("no signature found")
+        raise Unproved("no signature found")
     body = _base64(envelope.get("payload"))
     if body is None:
-        raise _Refused(
+        raise Unproved(
             "unable to base64 decode payload (is payload in the right format?)"
         )
     if len(signatures) > IMAGE_ENVELOPE_SIGNATURES_MAX:
-        raise _Refused(
+        raise Unproved(
             f"more than {IMAGE_ENVELOPE_SIGNATURES_MAX} signatures of one envelope"
         )
     signed = b"DSSEv1 %d %s %d %s" % (len(_IN_TOTO), _IN_TOTO.encode(), len(body), body)
     for one in signatures:
+        terms.tick()
         signature = _base64(one.get("sig") if type(one) is dict else None)
         if signature and not check(signature, signed):
             return body
-    raise _Refused("accepted signatures do not match threshold, Found: 0, Expected 1")
+    raise Unproved("accepted signatures do not match threshold, Found: 0, Expected 1")
 
 
 def _base64(text: Json) -> bytes | None:
@@ -228,7 +176,7 @@ def _check_predicate(statement: Mapping[str, Json]) -> None:
     predicate = statement.get("predicate")
     if predicate is None or type(predicate) in (dict, str):
         return
-    raise _Refused(f"could not parse predicate with type {go_type(predicate)}")
+    raise Unproved(f"could not parse predicate with type {go_type(predicate)}")
 
 
 def _is_about(statement: Mapping[str, Json], digest: str) -> bool:
@@ -262,5 +210,5 @@ def _json(data: bytes) -> dict[str, Json]:
     except (JsonInvalid, UnicodeDecodeError):
         value = None
     if type(value) is not dict:
-        raise _Refused("the payload is not a JSON object")
+        raise Unproved("the payload is not a JSON object")
     return value

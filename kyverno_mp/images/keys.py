@@ -12,19 +12,36 @@ import binascii
 import re
 import warnings
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.serialization import load_der_public_key
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_der_public_key,
+)
 from cryptography.utils import CryptographyDeprecationWarning
 
 from kyverno_mp.errors import ExpressionFailed
 
 Check: TypeAlias = Callable[[bytes, bytes], str]
 """Takes a signature and the signed bytes; gives "" or the reason why it is wrong."""
+
+
+class Unproved(Exception):
+    """A signature, certificate or log entry proves nothing; the text says why."""
+
+
+class StaticKey(NamedTuple):
+    """A public key: its check, and its SubjectPublicKeyInfo in DER."""
+
+    check: Check
+    der: bytes
+
 
 _BEGIN: Final = "-----BEGIN PUBLIC KEY-----"
 _END: Final = "-----END PUBLIC KEY-----"
@@ -52,14 +69,13 @@ def failed(text: str) -> ExpressionFailed:
     return ExpressionFailed("image.signature", text)
 
 
-def load_key(text: str, algorithm: str) -> Check:
-    """Return the check for an inline public key. Raises: ExpressionFailed."""
+def static_key(text: str, algorithm: str) -> StaticKey:
+    """Return an inline public key. Raises: ExpressionFailed."""
     chosen = _hash(algorithm)
     if not text.strip().startswith(_BEGIN):
         raise failed(f"failed to load public key from {text}: {_unread(text)}")
     prefix = "failed to load public key from PEM"
-    body = _KEY.search(text)
-    der = _decoded(body[1]) if body else None
+    der = public_key_bytes(text)
     if der is None:
         raise failed(f"{prefix}: pem to public key: {_UNDECODED}")
     try:
@@ -67,27 +83,57 @@ def load_key(text: str, algorithm: str) -> Check:
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         text = "the key is not a valid public key"
         raise failed(f"{prefix}: pem to public key: {text}") from error
-    return _check_of(key, chosen, prefix)
+    return StaticKey(_check_of(key, chosen, prefix), _der(key))
 
 
-def load_certificate_key(text: str, algorithm: str) -> Check:
-    """Return the check for the key of a policy's ``cert``, PEM or base64 of PEM.
+def public_key_bytes(text: str) -> bytes | None:
+    """Return the bytes of the first public key of a PEM text, None without one."""
+    body = _KEY.search(text)
+    return _decoded(body[1]) if body else None
+
+
+def certificate_key(text: str, algorithm: str) -> StaticKey:
+    """Return the key of a policy's ``cert``, PEM or base64 of PEM.
 
     KYVERNO: only its key counts; its validity and issuer do not
     (docs/behaviour/images 3.1). Raises: ExpressionFailed.
     """
     chosen = _hash(algorithm)
     try:
+        key = policy_certificate(text).public_key()
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise failed(f"failed to load certificate from {text}: {error}") from error
+    prefix = "failed to load signature from certificate"
+    return StaticKey(_check_of(key, chosen, prefix), _der(key))
+
+
+def policy_certificate(text: str) -> x509.Certificate:
+    """Return a policy's ``cert``, PEM or base64 of PEM. Raises: ExpressionFailed."""
+    try:
         plain = base64.b64decode(text, validate=True).decode()
     except (ValueError, UnicodeDecodeError):
         plain = text
     try:
-        key = load_certificates(plain)[0].public_key()
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        return load_certificates(plain)[0]
+    except (ValueError, TypeError) as error:
         reason = f"failed to unmarshal certificate from PEM format: {error}"
         text = f"failed to load certificate from {text}: {reason}"
         raise failed(text) from error
-    return _check_of(key, chosen, "failed to load signature from certificate")
+
+
+def pem_of_key(der: bytes) -> str:
+    """Return a SubjectPublicKeyInfo as PEM."""
+    body = base64.b64encode(der).decode()
+    lines = [body[at : at + 64] for at in range(0, len(body), 64)]
+    return "\n".join([_BEGIN, *lines, _END, ""])
+
+
+def check_of(key: object) -> Check:
+    """Return the check for the key of a certificate on a signature: with SHA-256.
+
+    Raises: ExpressionFailed.
+    """
+    return _check_of(key, hashes.SHA256(), "invalid certificate found on signature")
 
 
 def load_certificates(text: str) -> list[x509.Certificate]:
@@ -95,13 +141,23 @@ def load_certificates(text: str) -> list[x509.Certificate]:
     ders = [_decoded(body) for body in _CERTIFICATE.findall(text)]
     if not ders or None in ders:
         raise ValueError("error during PEM decoding")
+    return [load_certificate(der) for der in ders if der]
+
+
+def load_certificate(der: bytes) -> x509.Certificate:
+    """Return a certificate in DER. Raises: ValueError."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
-            return [x509.load_der_x509_certificate(der) for der in ders if der]
+            return x509.load_der_x509_certificate(der)
     except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
         # These are no ValueErrors, and the bytes may be anybody's.
         raise ValueError(str(error)) from error
+
+
+def check_algorithm(algorithm: str) -> None:
+    """Raise ExpressionFailed for an unknown name of a hash."""
+    _hash(algorithm)
 
 
 def _hash(algorithm: str) -> hashes.HashAlgorithm:
@@ -129,6 +185,10 @@ def _decoded(body: str) -> bytes | None:
         return base64.b64decode("".join(body.split()), validate=True) or None
     except binascii.Error:
         return None
+
+
+def _der(key: PublicKeyTypes) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def _check_of(key: object, chosen: hashes.HashAlgorithm, prefix: str) -> Check:

@@ -13,25 +13,38 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from time import monotonic_ns
+from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
     ExpressionFailed,
     InputError,
+    RegistryUnavailable,
 )
-from kyverno_mp.images.artifacts import NOT_FOUND, Artifacts, parsed
+from kyverno_mp.images.artifacts import NOT_FOUND, Artifacts, Descriptor, parsed
 from kyverno_mp.images.cosign import (
-    Layer,
     check_annotations,
     verified_payloads,
     verified_statements,
 )
-from kyverno_mp.images.keys import Check, failed, load_certificate_key, load_key
+from kyverno_mp.images.identity import require_identity
+from kyverno_mp.images.keys import Unproved, failed
+from kyverno_mp.images.log_search import Send, search_log
+from kyverno_mp.images.proof import Layer, Terms
+from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.terms import NoTrustRoot, TrustRoot, terms_of
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.reference import Reference
 from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.images.bundles.bundle import Bundle
+    from kyverno_mp.images.notation.reader import NotaryReader
+
+_NOTARY: Final = "Notary"
+_BUNDLE: Final = "SigstoreBundle"
 
 
 class ImageReview:
@@ -42,11 +55,20 @@ class ImageReview:
         client: Callable[[RegistryAccess], Client],
         now: Callable[[], datetime],
         deadline_ns: Callable[[int], int],
+        *,
+        trust: TrustRoot | None = None,
+        send: Send | None = None,
     ) -> None:
-        """``deadline_ns``: returns the end of one read within a review's deadline."""
+        """``deadline_ns``: returns the end of one read within a review's deadline.
+
+        ``trust``: what holds where a policy names no keys; ``send``: asks
+        transparency logs, without it a signature needs a bundle.
+        """
         self._client = client
         self._now = now
         self._deadline_ns = deadline_ns
+        self._trust = trust or NoTrustRoot()
+        self._send = send
         self._digests: dict[tuple[str, RegistryAccess], str] = {}
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
@@ -67,31 +89,24 @@ class ImageReview:
 
         Raises: ExpressionFailed with upstream's text, DependencyError.
         """
-        key = _check(asked)
+        if asked.form == _NOTARY:
+            return self._notary(asked, deadline_ns)
+        if asked.form == _BUNDLE:
+            return self._bundles(asked, deadline_ns)[0]
+        until = self._deadline_ns(deadline_ns)
+        terms = self._terms(asked, until)
         place, digest = self._located(asked, deadline_ns)
         layers: list[Layer] = []
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
-        check = _in_time(key, until)
         if asked.oci11:
             # KYVERNO: a failure of referrers falls back to the tag silently.
             with suppress(InputError, DependencyError):
                 layers = artifacts.referrers(place, digest, until)
                 if layers:
-                    return self._verified(layers, digest, check, asked)
+                    return _verified(layers, digest, terms, asked)
         layers = artifacts.signatures(place, digest, "sig", until)
-        return self._verified(layers, digest, check, asked)
-
-    def _verified(
-        self,
-        layers: Sequence[Layer],
-        digest: str,
-        check: Check,
-        asked: SignatureQuery,
-    ) -> str:
-        payloads = verified_payloads(layers, digest, check, self._now())
-        check_annotations(payloads, asked.annotations)
-        return digest
+        return _verified(layers, digest, terms, asked)
 
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
@@ -100,16 +115,104 @@ class ImageReview:
 
         Raises: ExpressionFailed with upstream's text, DependencyError.
         """
-        key = _check(asked)
+        if asked.form == _NOTARY:
+            return [self._notary_statement(asked, deadline_ns)]
+        if asked.form == _BUNDLE:
+            from kyverno_mp.images.bundles.reader import statements_of
+
+            return statements_of(self._bundles(asked, deadline_ns)[1])
+        terms = self._terms(asked, self._deadline_ns(deadline_ns))
         place, digest = self._located(asked, deadline_ns)
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
-        check = _in_time(key, until)
         layers = artifacts.signatures(place, digest, "att", until)
-        found = verified_statements(layers, digest, check, self._now())
+        found = verified_statements(layers, digest, terms)
+        for one in found:
+            # KYVERNO: one statement of the type by another identity fails them all.
+            if one.content.get("type") == asked.predicate_type:
+                require_identity([one.certificate], asked.identity)
         if asked.annotations:
             # KYVERNO: an envelope has no annotations, so a demand for some fails.
             check_annotations([], asked.annotations)
+        return [one.content for one in found]
+
+    def _terms(self, asked: SignatureQuery, until_ns: int) -> Terms:
+        send = self._send
+
+        def search(signed: Signed) -> bytes:
+            if send is None:
+                raise Unproved("searching log query: no log can be asked here")
+            return search_log(asked.logs.url, signed, send, until_ns)
+
+        def tick() -> None:
+            if monotonic_ns() > until_ns:
+                raise DeadlinePassed(
+                    "images.deadline", "the signatures were not checked in time"
+                )
+
+        return terms_of(asked, self._trust, self._now(), until_ns, search, tick)
+
+    def _bundles(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> "tuple[str, list[Bundle]]":
+        """Return the digest of the image, and the bundles that hold."""
+        # Imported here: reviews without such signatures need none of it.
+        from kyverno_mp.images.bundles.reader import bundles_of, verified_bundles
+
+        place = parsed(asked.image)
+        until = self._deadline_ns(deadline_ns)
+        try:
+            image = self._described(place, asked, deadline_ns)
+            artifacts = Artifacts(self._client(asked.access))
+            found = bundles_of(artifacts, place, image, until)
+        except (ExpressionFailed, RegistryUnavailable) as error:
+            text = f"failed to fetch bundles: {asked.image}: {error.message}"
+            raise type(error)(error.code, text) from error
+        held = verified_bundles(found, asked, image.digest, self._trust, until)
+        return image.digest, held
+
+    def _notary(self, asked: SignatureQuery, deadline_ns: int) -> str:
+        reader = self._notary_reader(asked, deadline_ns)
+        place = parsed(asked.image)
+        try:
+            image = self._described(place, asked, deadline_ns)
+        except (ExpressionFailed, RegistryUnavailable) as error:
+            text = f"failed to parse image reference: {asked.image}: {error.message}"
+            raise type(error)(error.code, text) from error
+        try:
+            reader.verify(place, image)
+        except ExpressionFailed as error:
+            text = f"failed to verify {place.place}@{image.digest}: {error.message}"
+            raise failed(text) from error
+        return image.digest
+
+    def _notary_statement(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> dict[str, Json]:
+        reader = self._notary_reader(asked, deadline_ns)
+        place = parsed(asked.image)
+        image = self._described(place, asked, deadline_ns)
+        return reader.statement(place, image, asked.predicate_type, asked.image)
+
+    def _notary_reader(self, asked: SignatureQuery, deadline_ns: int) -> "NotaryReader":
+        # Imported here: reviews without such signatures need none of it.
+        from kyverno_mp.images.notation.reader import NotaryReader, load_trusted
+
+        trusted = load_trusted(asked.certificate, asked.chain)
+        artifacts = Artifacts(self._client(asked.access))
+        until = self._deadline_ns(deadline_ns)
+        return NotaryReader(artifacts, trusted, self._now(), until)
+
+    def _described(
+        self, place: Reference, asked: SignatureQuery, deadline_ns: int
+    ) -> Descriptor:
+        """Return what the image's tag names, resolved once."""
+        key = asked.image, asked.access
+        digest = place.digest or self._digests.get(key, "")
+        named = Reference(place.registry, place.repository, place.tag, digest)
+        artifacts = Artifacts(self._client(asked.access))
+        found = artifacts.described(named, self._deadline_ns(deadline_ns))
+        self._digests[key] = found.digest
         return found
 
     def _located(
@@ -132,23 +235,12 @@ class ImageReview:
         return place, digest
 
 
-def _in_time(check: Check, until_ns: int) -> Check:
-    """Return a check that raises DeadlinePassed after the deadline."""
-
-    def timed(signature: bytes, data: bytes) -> str:
-        if monotonic_ns() > until_ns:
-            raise DeadlinePassed(
-                "images.deadline", "the signatures were not checked in time"
-            )
-        return check(signature, data)
-
-    return timed
-
-
-def _check(asked: SignatureQuery) -> Check:
-    if asked.key:
-        return load_key(asked.key, asked.algorithm)
-    if asked.certificate:
-        return load_certificate_key(asked.certificate, asked.algorithm)
-    # SAFETY: an attestor without a key would mean "signed by anyone".
-    raise failed("the attestor names no key and no certificate")
+def _verified(
+    layers: Sequence[Layer], digest: str, terms: Terms, asked: SignatureQuery
+) -> str:
+    found = verified_payloads(layers, digest, terms)
+    # KYVERNO: identity and annotations may be those of two different signatures.
+    require_identity([one.certificate for one in found], asked.identity)
+    if asked.annotations:
+        check_annotations([one.content for one in found], asked.annotations)
+    return digest

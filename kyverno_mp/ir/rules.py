@@ -145,6 +145,12 @@ class PodSecurityIR(msgspec.Struct, frozen=True, array_like=True):
     exclude: tuple[PodSecurityExcludeIR, ...] = ()
 
 
+class ManifestsIR(msgspec.Struct, frozen=True, array_like=True):
+    """``validate.manifests`` as the policy has it: it contains no variables."""
+
+    settings: Json
+
+
 class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
     """The body of a validate rule; exactly one of the bodies is set."""
 
@@ -158,6 +164,7 @@ class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
     assertion: Assertion | None = None
     allow_existing_violations: bool = True
     cel: CelIR | None = None
+    manifests: ManifestsIR | None = None
 
 
 class PatchIR(msgspec.Struct, frozen=True, array_like=True):

@@ -14,13 +14,14 @@ from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.fields.image_verification import (
     Attestor,
     AttestorSet,
-    CertificateAttestor,
-    CTLog,
     ImageVerification,
-    Rekor,
+    KeylessAttestor,
 )
+from kyverno_mp.policy.fields.validation import Manifests
 
 _BLOCK = "verifyImages"
+_NOTARY = "Notary"
+_MANIFESTS = "validate.manifests"
 
 
 def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
@@ -34,8 +35,47 @@ def missing_capability(rule: Rule, *, verifies: bool = False) -> str:
         return next((one for b in rule.verify_images for one in _missing(b)), "")
     body = rule.validate
     if body is not None and body.manifests is not None and body.manifests.attestors:
-        return "validate.manifests"
+        return next(_in_manifests(body.manifests), "") if verifies else _MANIFESTS
     return ""
+
+
+def _in_manifests(given: Manifests) -> Iterator[str]:
+    if given.repository:
+        yield f"{_MANIFESTS}.repository"
+    for listed in given.attestors:
+        yield from _in_manifest_set(listed, f"{_MANIFESTS}.attestors")
+
+
+def _in_manifest_set(listed: AttestorSet, place: str) -> Iterator[str]:
+    for entry in listed.entries:
+        if entry.attestor is not None:
+            try:
+                nested = msgspec.convert(entry.attestor, AttestorSet)
+            except msgspec.ValidationError:
+                yield f"{place}.attestor"
+            else:
+                yield from _in_manifest_set(nested, place)
+        elif entry.keys is not None:
+            if not entry.keys.public_keys:
+                # SAFETY: upstream then accepts any signer.
+                yield f"{place}.keys without publicKeys"
+        elif entry.certificates is not None:
+            if entry.certificates.cert_chain:
+                yield f"{place}.certificates.certChain"
+        elif entry.keyless is not None:
+            yield from _in_manifest_keyless(entry.keyless, f"{place}.keyless")
+        if entry.repository:
+            yield f"{place}.repository"
+
+
+def _in_manifest_keyless(given: KeylessAttestor, place: str) -> Iterator[str]:
+    # SAFETY: upstream ignores the expressions, and accepts any signer without subject.
+    if given.subject_reg_exp or given.issuer_reg_exp:
+        yield f"{place} with regular expressions"
+    if given.additional_extensions:
+        yield f"{place}.additionalExtensions"
+    if not given.subject:
+        yield f"{place} without subject"
 
 
 def _missing(block: ImageVerification) -> Iterator[str]:
@@ -44,37 +84,38 @@ def _missing(block: ImageVerification) -> Iterator[str]:
     A name is precise, so that a user sees what to change; nothing that is named here
     is ever evaluated in part.
     """
-    if block.type in ("Notary", "SigstoreBundle"):
-        yield f"{_BLOCK}.type {block.type}"
-    for name, given in (
-        ("key", block.key),
-        ("issuer", block.issuer),
-        ("subject", block.subject),
-        ("roots", block.roots),
-        ("additionalExtensions", block.additional_extensions),
-    ):
-        if given:
-            yield f"{_BLOCK}.{name}"
-    if block.image and block.annotations:
+    # SAFETY: upstream ignores these, and the author believes that they hold.
+    if block.subject and (block.key or not block.issuer):
+        yield f"{_BLOCK}.subject without issuer"
+    if block.additional_extensions:
+        yield f"{_BLOCK}.additionalExtensions"
+    if block.image and block.annotations and not (block.key or block.issuer):
         # KYVERNO: upstream makes an attestor of them, which names no signer.
         yield f"{_BLOCK}.image with annotations"
+    is_notary = block.type == _NOTARY
     for listed in block.attestors:
-        yield from _in_set(listed, f"{_BLOCK}.attestors")
+        yield from _in_set(listed, f"{_BLOCK}.attestors", is_notary=is_notary)
     for attestation in block.attestations:
         place = f"{_BLOCK}.attestations.attestors"
         if not attestation.attestors:
             # KYVERNO: no attestor means any keyless signer.
             yield f"{_BLOCK}.attestations without attestors"
         for listed in attestation.attestors:
-            yield from _in_set(listed, place, is_nested_allowed=False)
+            yield from _in_set(
+                listed, place, is_nested_allowed=False, is_notary=is_notary
+            )
 
 
 def _in_set(
-    listed: AttestorSet, place: str, *, is_nested_allowed: bool = True
+    listed: AttestorSet,
+    place: str,
+    *,
+    is_nested_allowed: bool = True,
+    is_notary: bool = False,
 ) -> Iterator[str]:
     for entry in listed.entries:
         if entry.attestor is None:
-            yield from _in_entry(entry, place)
+            yield from (_in_notary if is_notary else _in_entry)(entry, place)
         elif not is_nested_allowed:
             # SAFETY: upstream ignores a nested set here and accepts any signer.
             yield f"{place}.attestor"
@@ -84,30 +125,21 @@ def _in_set(
             except msgspec.ValidationError:
                 yield f"{place}.attestor"
             else:
-                yield from _in_set(nested, place)
+                yield from _in_set(nested, place, is_notary=is_notary)
+
+
+def _in_notary(entry: Attestor, place: str) -> Iterator[str]:
+    """Type Notary knows certificates only; all their other fields have no effect."""
+    given = entry.certificates
+    if given is None or not (given.cert or given.cert_chain):
+        # KYVERNO: upstream crashes (docs/behaviour/images 4.5).
+        yield f"{place} of type Notary without certificates"
 
 
 def _in_entry(entry: Attestor, place: str) -> Iterator[str]:
-    if entry.keys is not None:
-        yield from _in_logs(entry.keys.rekor, entry.keys.ctlog, f"{place}.keys")
-    elif entry.certificates is not None:
-        yield from _in_certificates(entry.certificates, f"{place}.certificates")
-    elif entry.keyless is not None:
-        yield f"{place}.keyless"
-    else:
+    if entry.certificates is not None:
+        given = entry.certificates
+        if not given.cert and not given.cert_chain:
+            yield f"{place}.certificates without cert or certChain"
+    elif entry.keys is None and entry.keyless is None:
         yield f"{place} without keys, certificates or keyless"
-
-
-def _in_certificates(given: CertificateAttestor, place: str) -> Iterator[str]:
-    if given.cert_chain:
-        yield f"{place}.certChain"
-    elif not given.cert:
-        yield f"{place} without cert"
-    yield from _in_logs(given.rekor, given.ctlog, place)
-
-
-def _in_logs(rekor: Rekor | None, ctlog: CTLog | None, place: str) -> Iterator[str]:
-    if rekor is None or not rekor.ignore_tlog:
-        yield f"{place} without rekor.ignoreTlog"
-    if ctlog is not None and ctlog.tsa_cert_chain:
-        yield f"{place}.ctlog.tsaCertChain"

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
+from kyverno_mp.policy.fields.image_verification import KeylessAttestor
+from kyverno_mp.policy.fields.validation import ObjectFieldBinding
 from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import contains_wildcard
@@ -82,20 +84,51 @@ class RegistryAccess(NamedTuple):
     secrets: tuple[str, ...] = ()
 
 
-class SignatureQuery(NamedTuple):
-    """One attestor of an image: a ``key`` (PEM text or a reference) or ``certificate``.
+class Identity(NamedTuple):
+    """What the certificate on a signature must say; all empty = anything."""
 
-    Signatures are in ``repository``, "" = that of the image.
+    subject: str = ""
+    subject_reg_exp: str = ""
+    issuer: str = ""
+    issuer_reg_exp: str = ""
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+class LogTerms(NamedTuple):
+    """What the logs must say about a signature; "" = keys of the trust root."""
+
+    is_ignored: bool = False
+    url: str = ""
+    key: str = ""
+    ignores_scts: bool = False
+    scts_key: str = ""
+    tsa_chain: str = ""
+
+
+class SignatureQuery(NamedTuple):
+    """One attestor of an image: a key, a certificate, or any certificate below roots.
+
+    ``key``: PEM text or a reference; ``chain``: roots of certificates, or what is above
+    ``certificate``; without any of them the roots are those of the trust root.
+    Signatures are in ``repository``, "" = that of the image. ``predicate_type``: the
+    statements that must have the identity, or that are looked up; ``form``: the
+    block's type.
     """
 
     image: str
     key: str = ""
     certificate: str = ""
+    chain: str = ""
+    roots: str = ""
+    identity: Identity = Identity()
+    logs: LogTerms = LogTerms()
     algorithm: str = "sha256"
     annotations: Mapping[str, str] = {}
     repository: str = ""
     oci11: bool = False
+    predicate_type: str = ""
     access: RegistryAccess = RegistryAccess()
+    form: str = "Cosign"
 
 
 class ReviewedImages(Protocol):
@@ -114,6 +147,39 @@ class ReviewedImages(Protocol):
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
         """Return what the attestor states about the image. Raises: as ``digest``."""
+
+
+class ManifestQuery(NamedTuple):
+    """One attestor of an object that was signed as YAML.
+
+    ``key``: PEM text; ``certificate``: PEM text, whose key counts; ``domain``: of the
+    annotations with message and signatures.
+    """
+
+    document: dict[str, Json]
+    domain: str
+    key: str = ""
+    certificate: str = ""
+    keyless: KeylessAttestor | None = None
+    ignored: tuple[ObjectFieldBinding, ...] = ()
+
+
+class ManifestAnswer(NamedTuple):
+    """Whether it is verified, by whom ("": a key), and what differs."""
+
+    is_verified: bool
+    signer: str = ""
+    diff: str = ""
+
+
+class SignedManifests(Protocol):
+    """Signatures of objects."""
+
+    def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
+        """Verify one attestor.
+
+        Raises: ExpressionFailed, ``manifest.absent`` if there is no signature at all.
+        """
 
 
 class GlobalContext(Protocol):
@@ -242,6 +308,7 @@ class ClusterData:
     images: Images | None = None
     reviewed_images: Callable[[], ReviewedImages] | None = None
     """Begins the images of one review, for verifyImages rules."""
+    manifests: SignedManifests | None = None
     global_context: GlobalContext | None = None
     namespaces: Namespaces | None = None
     namespace_objects: NamespaceObjects | None = None

@@ -5,6 +5,7 @@ fast codes and RuleResults. Next: program/engine.py.
 May touch: nothing outside its arguments. This is the one place where an InputError of a
 rule becomes a status; DependencyError and internal errors propagate.
 Source: docs/behaviour/engine 0.5, 6.1, 6.8, 8.7.
+Over 400 lines: the kinds of bodies are selected where the shortcuts past them are.
 """
 
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from kyverno_mp.expr.conditions.reads import reads_operation_only
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.ir.rules import (
     ExceptionIR,
+    ManifestsIR,
     PolicyIR,
     RuleIR,
     ValidateIR,
@@ -76,6 +78,8 @@ def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
     """Select any other body, in upstream's order (docs/behaviour/engine 0.4, 6.1)."""
     rule = ir.name
     message = Message(rule, validate)
+    if validate.manifests is not None:
+        return _manifests(validate.manifests)
     if validate.assertion is not None:
         return _assertion(rule, validate.assertion)
     if validate.deny is not None:
@@ -97,6 +101,12 @@ def _assertion(rule: str, assertion: Assertion) -> _Body:
     from kyverno_mp.program.bodies.assertion import AssertionBody
 
     return AssertionBody(rule, assertion)
+
+
+def _manifests(ir: ManifestsIR) -> _Body:
+    from kyverno_mp.program.bodies.manifests import ManifestBody
+
+    return ManifestBody(ir)
 
 
 def _link_pod_security(rule: str, validate: ValidateIR) -> "PodSecurityBody | None":

@@ -41,6 +41,8 @@ def rule_reads(rule: RuleIR) -> Reads | None:
         return None
     root = Reads()
     request = root.field("request")
+    if rule.validate is not None and rule.validate.manifests is not None:
+        return None
     target = request.field("object")
     scope = Found((root,))
     try:

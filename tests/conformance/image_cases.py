@@ -4,6 +4,7 @@ Takes: the folder ``images`` of the conformance data (its README describes it). 
 ImageCases, texts with their placeholders replaced.
 """
 
+import base64
 import json
 from dataclasses import dataclass
 from functools import cache
@@ -51,12 +52,41 @@ def image_cases() -> tuple[ImageCase, ...]:
     return tuple(case for case in cases if not case.info.get("defect"))
 
 
+@cache
+def _tuf_files() -> dict[str, str]:
+    """Return the files of the TUF repository, in base64, by path."""
+    files: dict[str, str] = json.loads((FOLDER / "common/tuf.json").read_text())[
+        "files"
+    ]
+    return files
+
+
+def tuf_routes() -> dict[str, Any]:
+    """Return the TUF repository as canned answers."""
+    return {
+        "routes": [
+            {"path": f"/tuf/{path}", "body64": data}
+            for path, data in _tuf_files().items()
+        ]
+    }
+
+
+def tuf_root(folder: Path, canned: str) -> Path:
+    """Write what TUF_ROOT names: the trusted root, and the mirror."""
+    folder.mkdir()
+    (folder / "root.json").write_bytes(base64.b64decode(_tuf_files()["root.json"]))
+    remote = json.dumps({"mirror": f"http://{canned}/tuf"})
+    (folder / "remote.json").write_text(remote)
+    return folder
+
+
 def filled(text: str, registry: str, canned: str) -> str:
     """Replace the placeholders."""
     for name, value in (
         ("{{REGISTRY}}", registry),
         ("{{REKOR}}", f"http://{canned}"),
         ("{{TUF}}", f"http://{canned}/tuf"),
+        ("{{TUF_ROOT}}", _tuf_files().get("root.json", "")),
         ("{{HTTP}}", canned),
         ("{{CLOSED}}", _CLOSED),
     ):

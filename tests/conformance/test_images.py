@@ -21,6 +21,8 @@ from tests.conformance.image_cases import (
     filled,
     image_cases,
     masked,
+    tuf_root,
+    tuf_routes,
 )
 from tests.conformance.ledger import differs
 from tests.conformance.place import ABSENT
@@ -33,20 +35,22 @@ _REPORT = "apply"
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[tuple[str, str]]:
-    registry, canned = Contents(), Contents()
+def canned() -> Contents:
+    return Contents()
+
+
+@pytest.fixture(scope="module")
+def hosts(canned: Contents) -> Iterator[tuple[str, str]]:
+    registry = Contents()
     with (
         serving(registry, is_canned=False) as host,
         serving(canned, is_canned=True) as http,
     ):
         for case in image_cases():
-            for name, contents, load in (
-                ("registry.json", registry, Contents.load_registry),
-                ("http.json", canned, Contents.load_canned),
-            ):
-                text = filled(case.text(name), host, http)
-                if text:
-                    load(contents, json.loads(text))
+            text = filled(case.text("registry.json"), host, http)
+            if text:
+                registry.load_registry(json.loads(text))
+        canned.load_canned(tuf_routes())
         yield host, http
 
 
@@ -91,7 +95,20 @@ def _apply(case: ImageCase, hosts: tuple[str, str], folder: Path) -> _Seen:
 
 
 @pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in image_cases()])
-def test_rows(case: ImageCase, hosts: tuple[str, str], tmp_path: Path) -> None:
+def test_rows(
+    case: ImageCase,
+    hosts: tuple[str, str],
+    canned: Contents,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = filled(case.text("http.json"), *hosts)
+    if answers:
+        # Several cases answer the same path.
+        canned.load_canned(json.loads(answers))
+    if case.info.get("tuf"):
+        place = tuf_root(tmp_path / "tuf", hosts[1])
+        monkeypatch.setenv("TUF_ROOT", str(place))
     expected = json.loads(case.text("expected.json"))
     seen = _apply(case, hosts, tmp_path)
     if "crash" in expected:

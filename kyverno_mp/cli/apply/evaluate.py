@@ -18,7 +18,7 @@ from kyverno_mp.cli.apply.admission_policies import (
     Verdict,
 )
 from kyverno_mp.cli.apply.cel_policies import CelInput, CelPolicies, Payload
-from kyverno_mp.cli.apply.fast_validate import batch_of
+from kyverno_mp.cli.apply.fast_validate import batch_of, with_manifests
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
@@ -168,7 +168,7 @@ class Evaluator:
             self._stages = _stages(cel, values, user, cluster_data.cel)
         self._values = values
         self._user = user
-        self._engine = Engine(cluster_data, clock)
+        self._engine = Engine(with_manifests(cluster_data, policies), clock)
         self._namespaces = cluster_data.namespaces
         self._batch = None if with_messages else batch_of(self._policies, values)
 

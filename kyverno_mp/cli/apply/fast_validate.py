@@ -8,11 +8,14 @@ programs take a third of the time of the explaining ones.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kyverno_mp.cli.sources.values_file import Values
+from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.program.action import is_static, response_action
 from kyverno_mp.program.batch import Batch
 from kyverno_mp.program.engine import LinkedPolicy
+from kyverno_mp.program.ports import ClusterData
 
 
 def batch_of(policies: Sequence[LinkedPolicy], values: Values) -> Batch | None:
@@ -36,3 +39,19 @@ def batch_of(policies: Sequence[LinkedPolicy], values: Values) -> Batch | None:
             if policy.rules
         ]
     )
+
+
+def with_manifests(
+    cluster_data: ClusterData, policies: Sequence[CompiledPolicy]
+) -> ClusterData:
+    """Return the ports, with a verifier if a policy needs it."""
+    if not any(
+        rule.validate is not None and rule.validate.manifests is not None
+        for policy in policies
+        for rule in policy.rules
+    ):
+        return cluster_data
+    # PERF: start of the command line: few runs verify signatures.
+    from kyverno_mp.cli.cluster.manifest_access import manifest_verifier
+
+    return replace(cluster_data, manifests=manifest_verifier())

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns, user_agent
+from kyverno_mp.cli.cluster.trust import LocalTrustRoot, ask_log
 from kyverno_mp.images.verifier import ImageReview
 from kyverno_mp.program.ports import RegistryAccess, ReviewedImages
 from kyverno_mp.registry.client import Client
@@ -62,4 +63,11 @@ def _until(deadline_ns: int) -> int:
 
 def image_reviews(*, uses_docker: bool) -> Callable[[], ReviewedImages]:
     """Return what begins a review; ``uses_docker``: with docker's credentials."""
-    return partial(ImageReview, _Clients(uses_docker=uses_docker), _now, _until)
+    return partial(
+        ImageReview,
+        _Clients(uses_docker=uses_docker),
+        _now,
+        _until,
+        trust=LocalTrustRoot(),
+        send=ask_log,
+    )

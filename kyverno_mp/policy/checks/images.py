@@ -53,6 +53,7 @@ def check_extractors(rule: Rule, index: int) -> Problems:
 def _check_entry(
     entry: ImageVerification, path: str, rule: str, *, is_audit: bool
 ) -> Problems:
+    converted = entry.converted()
     if is_audit and entry.mutate_digest:
         detail = (
             "mutateDigest must be set to false for \u2018Audit\u2019 failure action"
@@ -64,7 +65,7 @@ def _check_entry(
         for position, attestors in enumerate(attestation.attestors):
             place = f"{path}.attestations[{index}].attestors[{position}]"
             yield from _check_set(attestors, place, rule)
-    for index, attestors in enumerate(entry.attestors):
+    for index, attestors in enumerate(converted.attestors):
         yield from _check_set(attestors, f"{path}.attestors[{index}]", rule)
     if entry.type == "Notary":
         for one in (one for attestors in entry.attestors for one in attestors.entries):

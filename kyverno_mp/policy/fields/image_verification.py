@@ -137,3 +137,36 @@ class ImageVerification(Fields, frozen=True):
     required: bool = True
     image_registry_credentials: ImageRegistryCredentials | None = None
     use_cache: bool = True
+
+    def converted(self) -> "ImageVerification":
+        """Return the block with an attestor instead of the deprecated fields.
+
+        KYVERNO: the attestor is lost where there are attestations, and ``image`` alone
+        makes none (docs/behaviour/images 1.4).
+        """
+        if not (self.image or self.key or self.issuer):
+            return self
+        references, attestors = self.image_references, self.attestors
+        if self.image:
+            references = (*references, self.image)
+        if (self.key or self.issuer) and not self.attestations:
+            attestors = (*attestors, AttestorSet(entries=(self._signer(),)))
+        return msgspec.structs.replace(
+            self,
+            image="",
+            key="",
+            issuer="",
+            subject="",
+            roots="",
+            image_references=references,
+            attestors=attestors,
+        )
+
+    def _signer(self) -> Attestor:
+        if self.key:
+            keys = StaticKeyAttestor(public_keys=self.key, signature_algorithm="")
+            return Attestor(annotations=self.annotations, keys=keys)
+        keyless = KeylessAttestor(
+            issuer=self.issuer, subject=self.subject, roots=self.roots
+        )
+        return Attestor(annotations=self.annotations, keyless=keyless)

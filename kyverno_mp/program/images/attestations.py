@@ -7,7 +7,7 @@ Source: docs/behaviour/images 2.5.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
@@ -21,11 +21,14 @@ from kyverno_mp.policy.fields.image_verification import (
     AttestorSet,
 )
 from kyverno_mp.program.context.rule_context import RuleContext
-from kyverno_mp.program.images.attestors import BlockReader, kind_of
+from kyverno_mp.program.images.attestors import BlockReader
+from kyverno_mp.program.images.selection import Image
 from kyverno_mp.values.dotted import merged
 from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
+
+_WITH_DIGEST: Final = frozenset({"Notary", "SigstoreBundle"})
 
 
 class LinkedChecks(NamedTuple):
@@ -44,18 +47,23 @@ def link_checks(given: tuple[Document, tuple[Conditions, ...]]) -> LinkedChecks:
 def verify_attestations(
     reader: BlockReader,
     checks: Sequence[LinkedChecks],
-    image: str,
+    image: Image,
+    text: str,
     scope: RuleContext,
-) -> str:
-    """Return "", or the text of the first attestation that fails."""
+) -> tuple[str, str]:
+    """Return "", or the text of the first attestation that fails; and the reference.
+
+    ``text``: the image's reference so far; a form that resolves it adds the digest.
+    """
     for index, attestation in enumerate(reader.block.attestations):
         if not (attestation.type or attestation.predicate_type):
-            return f".attestations[{index}]: missing type"
-        one = _Attestation(reader, attestation, checks[index], index)
-        text = one.verify(image, scope)
-        if text:
-            return text
-    return ""
+            return f".attestations[{index}]: missing type", text
+        one = _Attestation(reader, attestation, checks[index], index, image, text)
+        reason = one.verify(scope)
+        text = one.text
+        if reason:
+            return reason, text
+    return "", text
 
 
 class _Attestation:
@@ -67,6 +75,8 @@ class _Attestation:
         given: Attestation,
         checks: LinkedChecks,
         index: int,
+        image: Image,
+        text: str,
     ) -> None:
         self._reader = reader
         self._given = given
@@ -74,15 +84,17 @@ class _Attestation:
         self._checks = checks
         self._index = index
         self._reasons: list[str] = []
+        self._image = image
+        self.text = text
 
-    def verify(self, image: str, scope: RuleContext) -> str:
+    def verify(self, scope: RuleContext) -> str:
         """Verify all sets; reasons of earlier sets stay in the text."""
         if not self._given.attestors:
             # SAFETY: upstream accepts any keyless signer here.
             return f".attestations[{self._index}]: no attestor"
         for position, listed in enumerate(self._given.attestors):
             path = f".attestations[{self._index}].attestors[{position}]"
-            held, wanted = self._verify_set(listed, path, image, scope)
+            held, wanted = self._verify_set(listed, path, scope)
             if held < wanted:
                 reasons = "; ".join(self._reasons) or "attestations verification failed"
                 return (
@@ -92,11 +104,11 @@ class _Attestation:
         return ""
 
     def _verify_set(
-        self, listed: AttestorSet, path: str, image: str, scope: RuleContext
+        self, listed: AttestorSet, path: str, scope: RuleContext
     ) -> tuple[int, int]:
         held, wanted = 0, listed.count or max(1, len(listed.entries))
         for entry in listed.entries:
-            reason = self._verify_entry(entry, path, image, scope)
+            reason = self._verify_entry(entry, path, scope)
             if reason:
                 self._reasons.append(reason)
                 continue
@@ -105,22 +117,21 @@ class _Attestation:
                 break
         return held, wanted
 
-    def _verify_entry(
-        self, entry: Attestor, path: str, image: str, scope: RuleContext
-    ) -> str:
+    def _verify_entry(self, entry: Attestor, path: str, scope: RuleContext) -> str:
         reader = self._reader
         if entry.attestor is not None:
             # SAFETY: upstream does not descend, and accepts any keyless signer.
             return f"{path}: a nested attestor is not evaluated here"
-        query = reader.query(entry, image)
         try:
+            query = reader.query(entry, self.text, self._type)
             statements = reader.images.statements(query, reader.deadline_ns)
             self._show(statements, scope)
+            self._resolve()
         except (ExpressionFailed, DependencyError) as error:
             return error.message
         # KYVERNO: the index of the entry is that of the attestation.
-        place = f"{path}.entries[{self._index}]{kind_of(entry)}"
-        reason = self._check(statements, image, scope)
+        place = f"{path}.entries[{self._index}]{reader.kind_of(entry)}"
+        reason = self._check(statements, scope)
         return f"{place}: {reason}" if reason else ""
 
     def _show(self, statements: Sequence[dict[str, Json]], scope: RuleContext) -> None:
@@ -136,9 +147,16 @@ class _Attestation:
             "image.predicate", "predicate not found in any statement"
         )
 
-    def _check(
-        self, statements: Sequence[dict[str, Json]], image: str, scope: RuleContext
-    ) -> str:
+    def _resolve(self) -> None:
+        """KYVERNO: only some forms tell the digest (docs/behaviour/images 2.3)."""
+        reader = self._reader
+        if reader.block.type in _WITH_DIGEST:
+            digest = reader.images.digest(
+                self._image.text, reader.access, reader.deadline_ns
+            )
+            self.text = self._image.at(digest)
+
+    def _check(self, statements: Sequence[dict[str, Json]], scope: RuleContext) -> str:
         asked = [one for one in statements if one.get("type") == self._type]
         if not asked:
             return f"attestions not found for predicate type {self._type}"
@@ -150,7 +168,7 @@ class _Attestation:
                 return f"{prefix} in attestation conditions: {error.message}"
             if not holds:
                 return (
-                    f"attestation checks failed for {image} and predicate"
+                    f"attestation checks failed for {self.text} and predicate"
                     f" {self._type}: {text}"
                 )
         return ""

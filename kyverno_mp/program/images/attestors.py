@@ -6,7 +6,6 @@ May touch: registries through program/ports.py.
 Source: docs/behaviour/images 1.2, 2.4.
 """
 
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -15,12 +14,23 @@ from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.policy.fields.image_verification import (
     Attestor,
     AttestorSet,
+    CTLog,
     ImageVerification,
+    KeylessAttestor,
+    Rekor,
     StaticKeyAttestor,
 )
-from kyverno_mp.program.ports import RegistryAccess, ReviewedImages, SignatureQuery
+from kyverno_mp.program.key_entries import expanded
+from kyverno_mp.program.ports import (
+    Identity,
+    LogTerms,
+    RegistryAccess,
+    ReviewedImages,
+    SignatureQuery,
+)
 
-_END: Final = "-----END PUBLIC KEY-----"
+_NOTARY: Final = "Notary"
+_PUBLIC_LOG: Final = "https://rekor.sigstore.dev"
 
 
 class Failure(NamedTuple):
@@ -47,27 +57,85 @@ class BlockReader(NamedTuple):
             given.allow_insecure_registry, tuple(given.providers), given.secrets
         )
 
-    def query(self, entry: Attestor, image: str) -> SignatureQuery:
+    def query(
+        self, entry: Attestor, image: str, predicate_type: str = ""
+    ) -> SignatureQuery:
         """Return the query for one entry without a nested set."""
-        key = certificate = ""
+        key = certificate = chain = ""
+        identity = Identity()
+        # KYVERNO: the roots of the block hold unless an entry is keyless.
+        roots = self.block.roots
         algorithm = entry.signature_algorithm
+        logs = LogTerms()
         if entry.keys is not None:
             key = _key_of(entry.keys)
+            logs = _logs_of(entry.keys.rekor, entry.keys.ctlog)
             # KYVERNO: the algorithm of the entry has no effect on keys.
             algorithm = entry.keys.signature_algorithm
         elif entry.certificates is not None:
             certificate = entry.certificates.cert
+            chain = entry.certificates.cert_chain
+            logs = _logs_of(entry.certificates.rekor, entry.certificates.ctlog)
+        elif entry.keyless is not None:
+            roots = entry.keyless.roots
+            identity = _identity_of(entry.keyless)
+            logs = _logs_of(entry.keyless.rekor, entry.keyless.ctlog)
+        else:
+            # SAFETY: an attestor without a signer would mean "signed by anyone".
+            raise ExpressionFailed(
+                "image.attestor", "the attestor names no key, certificate or identity"
+            )
         return SignatureQuery(
             image=image,
             key=key,
             certificate=certificate,
+            chain=chain,
+            roots=roots,
+            identity=identity,
+            logs=logs,
             algorithm=algorithm,
             # KYVERNO: an entry's annotations replace those of the block.
             annotations=entry.annotations or self.block.annotations,
             repository=entry.repository or self.block.repository,
             oci11=self.block.cosign_oci11,
+            predicate_type=predicate_type,
             access=self.access,
+            form=self.block.type or "Cosign",
         )
+
+    def kind_of(self, entry: Attestor) -> str:
+        """Return the last part of an entry's path."""
+        if self.block.type == _NOTARY:
+            return ""
+        if entry.keys is not None:
+            return ".keys"
+        if entry.certificates is not None:
+            return ".certificates"
+        return ".keyless" if entry.keyless is not None else ""
+
+
+def _logs_of(rekor: Rekor | None, ctlog: CTLog | None) -> LogTerms:
+    # KYVERNO: a block without a URL keeps it empty.
+    rekor = rekor or Rekor(url=_PUBLIC_LOG)
+    ctlog = ctlog or CTLog()
+    return LogTerms(
+        is_ignored=rekor.ignore_tlog,
+        url=rekor.url,
+        key=rekor.pubkey,
+        ignores_scts=ctlog.ignore_sct,
+        scts_key=ctlog.pubkey,
+        tsa_chain=ctlog.tsa_cert_chain,
+    )
+
+
+def _identity_of(keyless: KeylessAttestor) -> Identity:
+    return Identity(
+        subject=keyless.subject,
+        subject_reg_exp=keyless.subject_reg_exp,
+        issuer=keyless.issuer,
+        issuer_reg_exp=keyless.issuer_reg_exp,
+        extensions=tuple(sorted(keyless.additional_extensions.items())),
+    )
 
 
 def verify_sets(reader: BlockReader, image: str) -> list[Failure]:
@@ -82,7 +150,7 @@ def verify_sets(reader: BlockReader, image: str) -> list[Failure]:
 def _verify_set(
     reader: BlockReader, listed: AttestorSet, image: str, path: str
 ) -> list[Failure]:
-    entries = list(_expanded(listed))
+    entries = list(expanded(listed))
     wanted = listed.count or len(entries)
     failures: list[Failure] = []
     held = 0
@@ -112,16 +180,9 @@ def _verify_entry(
     try:
         reader.images.verify(reader.query(entry, image), reader.deadline_ns)
     except (ExpressionFailed, DependencyError) as error:
-        text = f"{path}{kind_of(entry)}: {error.message}"
+        text = f"{path}{reader.kind_of(entry)}: {error.message}"
         return [Failure(text, isinstance(error, DependencyError))]
     return []
-
-
-def kind_of(entry: Attestor) -> str:
-    """Return the last part of an entry's path."""
-    if entry.keys is not None:
-        return ".keys"
-    return ".certificates" if entry.certificates is not None else ""
 
 
 def _key_of(keys: StaticKeyAttestor) -> str:
@@ -130,30 +191,3 @@ def _key_of(keys: StaticKeyAttestor) -> str:
     if keys.secret is not None:
         return f"k8s://{keys.secret.namespace}/{keys.secret.name}"
     return keys.kms
-
-
-def _expanded(listed: AttestorSet) -> Iterator[Attestor]:
-    """Yield one entry for each key of a text with several.
-
-    KYVERNO: done before counting, so two keys without a count must both have signed.
-    """
-    for entry in listed.entries:
-        texts = split_keys(entry.keys.public_keys) if entry.keys is not None else []
-        if entry.keys is None or len(texts) == 1:
-            yield entry
-            continue
-        for text in texts:
-            keys = msgspec.structs.replace(entry.keys, public_keys=text)
-            yield msgspec.structs.replace(entry, keys=keys)
-
-
-def split_keys(text: str) -> list[str]:
-    """Return one text for each key; a text without a second key stays whole.
-
-    KYVERNO: what follows the last key is dropped only if there are several
-    (docs/behaviour/images 1.2).
-    """
-    parts = text.split(_END)
-    if len(parts) <= 2:  # noqa: PLR2004 - one key, and what follows it
-        return [text]
-    return [part + _END for part in parts[:-1]]

@@ -253,10 +253,12 @@ class _BlockRun:
             reader = self.reader
             digest = reader.images.digest(text, reader.access, reader.deadline_ns)
             text = image.at(digest)
-        return self._attested(text)
+        return self._attested(image, text)
 
-    def _attested(self, text: str) -> Outcome:
-        reason = verify_attestations(self.reader, self.linked.checks, text, self.scope)
+    def _attested(self, image: Image, text: str) -> Outcome:
+        reason, text = verify_attestations(
+            self.reader, self.linked.checks, image, text, self.scope
+        )
         if reason:
             return Outcome(result.FAIL, reason)
         denial = self.rule.denied(self.blocks, self.scope)

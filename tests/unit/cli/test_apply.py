@@ -479,7 +479,7 @@ spec:
     match: {any: [{resources: {kinds: [Pod]}}]}
     verifyImages:
     - imageReferences: ["*"]
-      attestors: [{entries: [{keys: {publicKeys: key}}]}]
+      attestations: [{type: t}]
 """
 
 
@@ -493,7 +493,7 @@ def test_what_is_not_evaluated_never_passes(
     done = command("apply", policy, "-r", pods_file, *flags)
     assert done.code == 1
     assert "error: 2" in done.out
-    lacking = "verifyImages.attestors.keys without rekor.ignoreTlog"
+    lacking = "verifyImages.attestations without attestors"
     assert done.err == f"policy signed, rule by-us: not evaluated: {lacking}\n"
 
 
@@ -504,7 +504,7 @@ def test_what_is_not_evaluated_is_told_in_tables(
     policy.write_text(VERIFYING)
     done = command("apply", policy, "-r", pods_file, "-t", "--detailed-results")
     # The table wraps the text.
-    assert done.out.count("verifyImages.attestors") == 2
+    assert done.out.count("verifyImages.attestations") == 2
 
 
 def test_what_spoils_a_folder_is_told_with_its_place(

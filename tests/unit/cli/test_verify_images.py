@@ -376,21 +376,6 @@ def test_a_tag_that_moves_is_resolved_once(command: Command, rig: Rig) -> None:
 @pytest.mark.parametrize(
     "block",
     [
-        {
-            "attestors": [
-                {
-                    "entries": [
-                        {
-                            "keyless": {
-                                "issuer": "i",
-                                "subject": "s",
-                                "rekor": {"url": "http://x"},
-                            }
-                        }
-                    ]
-                }
-            ]
-        },
         {"attestations": [{"type": "t"}]},
         {"attestors": [], "type": "Notary"},
     ],

@@ -16,13 +16,12 @@ from cryptography.x509.oid import NameOID
 from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.cosign import (
-    SIGNATURE,
-    Layer,
     check_annotations,
     verified_payloads,
     verified_statements,
 )
-from kyverno_mp.images.keys import load_certificate_key, load_key
+from kyverno_mp.images.keys import StaticKey, certificate_key, static_key
+from kyverno_mp.images.proof import SIGNATURE, Layer, Terms
 from tests.image_rig import Signer, digest_of, envelope_for, payload_for
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -45,6 +44,10 @@ def _pem(key: Any) -> str:
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return data.decode()
+
+
+def _terms(key: StaticKey) -> Terms:
+    return Terms(now=NOW, key=key)
 
 
 def _reason(run: Callable[[], object]) -> str:
@@ -93,7 +96,9 @@ def test_algorithms(
     layer = _layer(payload, sign(payload))
 
     def run() -> object:
-        return verified_payloads([layer], DIGEST, load_key(_pem(key), algorithm), NOW)
+        return verified_payloads(
+            [layer], DIGEST, _terms(static_key(_pem(key), algorithm))
+        )
 
     if reason:
         assert _reason(run) == f"no matching signatures: {reason}"
@@ -132,7 +137,7 @@ def test_algorithms(
     ],
 )
 def test_keys_that_are_none(text: str, algorithm: str, reason: str) -> None:
-    assert _reason(lambda: load_key(text, algorithm)) == reason
+    assert _reason(lambda: static_key(text, algorithm)) == reason
 
 
 def test_a_key_reference_opens_no_file(tmp_path: Any) -> None:
@@ -140,7 +145,7 @@ def test_a_key_reference_opens_no_file(tmp_path: Any) -> None:
     file = tmp_path / "cosign.pub"
     file.write_text(Signer().pem)
     assert "references are not supported" in _reason(
-        lambda: load_key(str(file), "sha256")
+        lambda: static_key(str(file), "sha256")
     )
 
 
@@ -161,9 +166,9 @@ def test_a_key_reference_opens_no_file(tmp_path: Any) -> None:
 )
 def test_claims(signed: bytes, reason: str) -> None:
     signer = Signer()
-    check = load_key(signer.pem, "sha256")
+    check = static_key(signer.pem, "sha256")
     layer = _layer(signed, signer.sign(signed))
-    text = _reason(lambda: verified_payloads([layer], DIGEST, check, NOW))
+    text = _reason(lambda: verified_payloads([layer], DIGEST, _terms(check)))
     assert text == f"no matching signatures: {reason}"
 
 
@@ -171,12 +176,12 @@ def test_one_good_signature_is_enough_and_none_is_not() -> None:
     signer, stranger = Signer(), Signer()
     payload = payload_for(DIGEST)
     good, bad = (_layer(payload, one.sign(payload)) for one in (signer, stranger))
-    check = load_key(signer.pem, "sha256")
-    assert len(verified_payloads([bad, good], DIGEST, check, NOW)) == 1
+    check = static_key(signer.pem, "sha256")
+    assert len(verified_payloads([bad, good], DIGEST, _terms(check))) == 1
     assert "no matching" in _reason(
-        lambda: verified_payloads([bad], DIGEST, check, NOW)
+        lambda: verified_payloads([bad], DIGEST, _terms(check))
     )
-    text = _reason(lambda: verified_payloads([], DIGEST, check, NOW))
+    text = _reason(lambda: verified_payloads([], DIGEST, _terms(check)))
     assert text == "no signatures found"
 
 
@@ -222,15 +227,15 @@ def test_a_certificate_beside_a_good_key_must_be_valid_now() -> None:
     signature = key.sign(payload, ec.ECDSA(hashes.SHA256()))
     # The certificate of a policy gives its key and nothing else.
     expired = _certificate(key, NOW - dt.timedelta(days=1))
-    check = load_certificate_key(expired, "sha256")
-    assert verified_payloads([_layer(payload, signature)], DIGEST, check, NOW)
+    check = certificate_key(expired, "sha256")
+    assert verified_payloads([_layer(payload, signature)], DIGEST, _terms(check))
     name = "dev.sigstore.cosign/certificate"
     layer = _layer(payload, signature, **{name: expired})
-    text = _reason(lambda: verified_payloads([layer], DIGEST, check, NOW))
+    text = _reason(lambda: verified_payloads([layer], DIGEST, _terms(check)))
     assert "expected a signed timestamp to verify an expired certificate" in text
     valid = _certificate(key, NOW + dt.timedelta(days=1))
     layer = _layer(payload, signature, **{name: valid})
-    assert verified_payloads([layer], DIGEST, check, NOW)
+    assert verified_payloads([layer], DIGEST, _terms(check))
 
 
 def _odd_certificates() -> list[str]:
@@ -254,17 +259,17 @@ def test_a_certificate_of_any_bytes_is_a_reason_and_no_crash() -> None:
     """An annotation of a registry is anybody's text."""
     signer = Signer()
     payload = payload_for(DIGEST)
-    check = load_key(signer.pem, "sha256")
+    check = static_key(signer.pem, "sha256")
     name = "dev.sigstore.cosign/certificate"
     texts = set()
     for odd in _odd_certificates():
         layer = _layer(payload, signer.sign(payload), **{name: odd})
         try:
-            verified_payloads([layer], DIGEST, check, NOW)
+            verified_payloads([layer], DIGEST, _terms(check))
         except ExpressionFailed as error:
             texts.add(error.message)
         with contextlib.suppress(ExpressionFailed):
-            load_certificate_key(odd, "sha256")
+            certificate_key(odd, "sha256")
     assert any("is not a valid X509 version" in text for text in texts), texts
 
 
@@ -272,34 +277,34 @@ def test_no_mutation_of_a_signed_payload_verifies() -> None:
     signer = Signer()
     payload = payload_for(DIGEST, env="prod")
     signature = signer.sign(payload)
-    check = load_key(signer.pem, "sha256")
-    assert verified_payloads([_layer(payload, signature)], DIGEST, check, NOW)
+    check = static_key(signer.pem, "sha256")
+    assert verified_payloads([_layer(payload, signature)], DIGEST, _terms(check))
     for data in _mutations(payload):
         layer = _layer(data, signature)
         with pytest.raises(ExpressionFailed, match="no matching"):
-            verified_payloads([layer], DIGEST, check, NOW)
+            verified_payloads([layer], DIGEST, _terms(check))
 
 
 def test_no_mutation_of_a_signature_verifies() -> None:
     signer = Signer()
     payload = payload_for(DIGEST)
     signature = signer.sign(payload)
-    check = load_key(signer.pem, "sha256")
+    check = static_key(signer.pem, "sha256")
     for data in _mutations(signature):
         layer = _layer(payload, data)
         with pytest.raises(ExpressionFailed, match="no matching"):
-            verified_payloads([layer], DIGEST, check, NOW)
+            verified_payloads([layer], DIGEST, _terms(check))
 
 
 def test_no_mutation_of_an_envelope_changes_what_is_stated() -> None:
     signer = Signer()
     envelope = envelope_for(STATEMENT, signer)
-    check = load_key(signer.pem, "sha256")
-    stated = verified_statements([_layer(envelope, b"")], DIGEST, check, NOW)
-    assert stated[0]["predicate"] == {"author": "alice"}
+    check = static_key(signer.pem, "sha256")
+    stated = verified_statements([_layer(envelope, b"")], DIGEST, _terms(check))
+    assert stated[0].content["predicate"] == {"author": "alice"}
     for data in _mutations(envelope):
         try:
-            found = verified_statements([_layer(data, b"")], DIGEST, check, NOW)
+            found = verified_statements([_layer(data, b"")], DIGEST, _terms(check))
         except ExpressionFailed:
             continue
         # Only what nobody signed was changed, e.g. the key's identifier.
@@ -328,9 +333,9 @@ def _mutations(data: bytes) -> list[bytes]:
 def test_statements(change: dict[str, Any], reason: str) -> None:
     signer = Signer()
     envelope = envelope_for({**STATEMENT, **change}, signer)
-    check = load_key(signer.pem, "sha256")
+    check = static_key(signer.pem, "sha256")
     layer = _layer(envelope, b"")
-    text = _reason(lambda: verified_statements([layer], DIGEST, check, NOW))
+    text = _reason(lambda: verified_statements([layer], DIGEST, _terms(check)))
     assert text == f"no matching attestations: {reason}"
 
 
@@ -344,17 +349,21 @@ def test_an_envelope_has_few_signatures(others: int, checked: int) -> None:
     raw = json.loads(envelope_for(STATEMENT, signer))
     bad = {"sig": base64.b64encode(b"bad").decode()}
     raw["signatures"] = [bad] * others + raw["signatures"]
-    check, calls = load_key(signer.pem, "sha256"), []
+    check, calls = static_key(signer.pem, "sha256"), []
 
     def counted(signature: bytes, data: bytes) -> str:
         calls.append(signature)
-        return check(signature, data)
+        return check.check(signature, data)
 
     layer = _layer(json.dumps(raw).encode(), b"")
     if checked:
-        assert verified_statements([layer], DIGEST, counted, NOW)
+        assert verified_statements([layer], DIGEST, _terms(StaticKey(counted, b"")))
     else:
-        text = _reason(lambda: verified_statements([layer], DIGEST, counted, NOW))
+        text = _reason(
+            lambda: verified_statements(
+                [layer], DIGEST, _terms(StaticKey(counted, b""))
+            )
+        )
         assert f"more than {_FEW} signatures" in text
     assert len(calls) == checked
 
@@ -369,7 +378,8 @@ def test_an_empty_signature_is_not_checked() -> None:
         calls.append(signature)
         return "bad"
 
-    assert _reason(lambda: verified_statements([layer], DIGEST, check, NOW))
+    terms = _terms(StaticKey(check, b""))
+    assert _reason(lambda: verified_statements([layer], DIGEST, terms))
     assert calls == []
 
 
@@ -390,6 +400,6 @@ def test_envelopes(change: dict[str, Any], reason: str) -> None:
     signer = Signer()
     raw = json.loads(envelope_for(STATEMENT, signer))
     layer = _layer(json.dumps({**raw, **change}).encode(), b"")
-    check = load_key(signer.pem, "sha256")
-    text = _reason(lambda: verified_statements([layer], DIGEST, check, NOW))
+    check = static_key(signer.pem, "sha256")
+    text = _reason(lambda: verified_statements([layer], DIGEST, _terms(check)))
     assert text == f"no matching attestations: {reason}"

@@ -12,16 +12,18 @@ from kyverno_mp.policy.fields.image_verification import (
     Attestor,
     AttestorSet,
     ImageVerification,
+    Rekor,
     StaticKeyAttestor,
 )
 from kyverno_mp.program.images.attestors import BlockReader, verify_sets
-from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
+from kyverno_mp.program.ports import LogTerms, RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
 from tests.image_rig import Contents, Repository, Signer, digest_of, serving
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 _LATER_NS = 2**62
+_NO_LOG = LogTerms(is_ignored=True)
 
 
 @pytest.fixture
@@ -63,7 +65,7 @@ def test_no_signature_is_checked_after_the_deadline(
     repository.sign(digest, signer)
     repository.attest(digest, signer, "t", {"a": 1})
     repository.load(contents)
-    asked = SignatureQuery(f"{host}/app:v1", key=signer.pem)
+    asked = SignatureQuery(f"{host}/app:v1", key=signer.pem, logs=_NO_LOG)
     one = review()
     assert one.verify(asked, 0) == digest
     monkeypatch.setattr(
@@ -83,7 +85,9 @@ def _signatures(contents: Contents, *layers: bytes) -> str:
 
 def _reason(host: str) -> str:
     with pytest.raises(ExpressionFailed) as caught:
-        review().verify(SignatureQuery(f"{host}/app:v1", key=Signer().pem), 0)
+        review().verify(
+            SignatureQuery(f"{host}/app:v1", key=Signer().pem, logs=_NO_LOG), 0
+        )
     return caught.value.message
 
 
@@ -126,7 +130,7 @@ def test_a_count_above_the_entries_says_so(contents: Contents, host: str) -> Non
     repository, signer = Repository("app"), Signer()
     repository.sign(repository.image(), signer)
     repository.load(contents)
-    keys = StaticKeyAttestor(public_keys=signer.pem)
+    keys = StaticKeyAttestor(public_keys=signer.pem, rekor=Rekor(ignore_tlog=True))
     listed = AttestorSet(count=2, entries=(Attestor(keys=keys),))
     reader = BlockReader(ImageVerification(attestors=(listed,)), review(), 0)
     (failure,) = verify_sets(reader, f"{host}/app:v1")

@@ -1,0 +1,19 @@
+"""Verify signed manifests on the command line, with this machine's trust root.
+
+Room: cli. Takes: the environment. Gives: the port of rules with ``validate.manifests``.
+Next: apply/evaluate. May touch: what cli/cluster/trust.py touches.
+Source: docs/behaviour/images 7.
+"""
+
+from kyverno_mp.cli.cluster.registry_access import soon_ns
+from kyverno_mp.cli.cluster.trust import LocalTrustRoot
+from kyverno_mp.images.manifests.verifier import ManifestVerifier
+
+
+def _until(deadline_ns: int) -> int:
+    return min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()
+
+
+def manifest_verifier() -> ManifestVerifier:
+    """Return the port; the trust root is read by the first keyless attestor."""
+    return ManifestVerifier(LocalTrustRoot(), _until)

@@ -1,0 +1,247 @@
+"""Read Sigstore bundles of the versions 0.1 to 0.3.
+
+Room: images. Takes: the JSON of a bundle. Gives: a Bundle. Next:
+images/bundles/verify.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/images 5; sigstore/protobuf-specs (sigstore_bundle.proto).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from cryptography import x509
+
+from kyverno_mp.images.certificates import check_readable
+from kyverno_mp.images.documents import base64_bytes, json_value
+from kyverno_mp.images.keys import Unproved, load_certificate
+from kyverno_mp.limits import IMAGE_BUNDLE_BYTES_MAX, IMAGE_BUNDLE_PARTS_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+IN_TOTO: Final = "application/vnd.in-toto+json"
+_OLD: Final = "application/vnd.dev.sigstore.bundle+json;version="
+_NEW: Final = re.compile(r"application/vnd\.dev\.sigstore\.bundle\.v(\d+\.\d+)\+json")
+_VERSIONS: Final = ("0.1", "0.2", "0.3")
+_INVALID: Final = "validation error"
+_NAMES: Final = {
+    "bundle": frozenset(
+        ("mediaType", "verificationMaterial", "dsseEnvelope", "messageSignature")
+    ),
+    "material": frozenset(
+        (
+            "certificate",
+            "x509CertificateChain",
+            "publicKey",
+            "tlogEntries",
+            "timestampVerificationData",
+        )
+    ),
+    "envelope": frozenset(("payload", "payloadType", "signatures")),
+    "message": frozenset(("messageDigest", "signature")),
+    "entry": frozenset(
+        (
+            "logIndex",
+            "logId",
+            "kindVersion",
+            "integratedTime",
+            "inclusionPromise",
+            "inclusionProof",
+            "canonicalizedBody",
+        )
+    ),
+    "proof": frozenset(("logIndex", "rootHash", "treeSize", "hashes", "checkpoint")),
+}
+
+
+class Entry(NamedTuple):
+    """One entry of a transparency log, as the bundle has it."""
+
+    body: str
+    integrated_time: int
+    log_index: int
+    log_id: str
+    promise: bytes
+    proof: Mapping[str, Json] | None
+
+
+class Bundle(NamedTuple):
+    """One bundle: an envelope (``payload_type`` is set), or a signed digest."""
+
+    certificate: x509.Certificate | None
+    signature: bytes
+    entries: tuple[Entry, ...]
+    timestamps: tuple[bytes, ...]
+    payload_type: str = ""
+    content: bytes = b""
+    """The payload of an envelope, or the digest that was signed."""
+
+
+def parse(data: bytes) -> Bundle:
+    """Return the bundle. Raises: Unproved with upstream's text."""
+    if len(data) > IMAGE_BUNDLE_BYTES_MAX:
+        raise Unproved(f"layer size {len(data)} exceeds {IMAGE_BUNDLE_BYTES_MAX}")
+    try:
+        raw = json_value(data)
+    except ValueError as error:
+        raise Unproved(str(error)) from None
+    if type(raw) is not dict:
+        raise Unproved("it is not a JSON object")
+    version = _version(raw.get("mediaType"))
+    _check_names(raw, "bundle")
+    material = _object(raw, "verificationMaterial")
+    _check_names(material, "material")
+    certificate = _certificate(material, version)
+    entries = tuple(_entry(one, version) for one in _list(material, "tlogEntries"))
+    stamps = material.get("timestampVerificationData")
+    listed = _list(stamps, "rfc3161Timestamps") if type(stamps) is dict else []
+    timestamps = tuple(_bytes(_field(one, "signedTimestamp")) for one in listed)
+    if "dsseEnvelope" in raw:
+        envelope = _object(raw, "dsseEnvelope")
+        _check_names(envelope, "envelope")
+        signatures = _list(envelope, "signatures")
+        # SAFETY: one signature, so that what was checked is what was logged.
+        if len(signatures) != 1:
+            raise Unproved(f"{_INVALID}: an envelope must have one signature")
+        return Bundle(
+            certificate,
+            _bytes(_field(signatures[0], "sig")),
+            entries,
+            timestamps,
+            str(envelope.get("payloadType") or " "),
+            _bytes(envelope.get("payload")),
+        )
+    message = _object(raw, "messageSignature")
+    _check_names(message, "message")
+    digest = _object(message, "messageDigest")
+    if digest.get("algorithm") != "SHA2_256":
+        raise Unproved(f"{_INVALID}: unsupported digest algorithm")
+    signature = _bytes(message.get("signature"))
+    content = _bytes(digest.get("digest"))
+    return Bundle(certificate, signature, entries, timestamps, "", content)
+
+
+def _version(media_type: Json) -> str:
+    shown = media_type if type(media_type) is str else ""
+    found = _NEW.fullmatch(shown)
+    version = found[1] if found else ""
+    if shown.startswith(_OLD):
+        version = shown.removeprefix(_OLD)
+    if not version:
+        text = f"{_INVALID}: unsupported media type: {shown}"
+        raise Unproved(f"error getting bundle version: {text}")
+    if version not in _VERSIONS:
+        text = f"{_INVALID}: unsupported media type: bundle version v{version}"
+        raise Unproved(f"{text} is not yet supported")
+    return version
+
+
+def _certificate(material: Mapping[str, Json], version: str) -> x509.Certificate | None:
+    """Return the leaf; None for a key, which no trust root vouches for."""
+    if "certificate" in material:
+        return _x509(_object(material, "certificate"))
+    if "x509CertificateChain" in material:
+        if version == _VERSIONS[-1]:
+            text = "verification material cannot be X.509 certificate chain"
+            raise Unproved(f"{text} (for bundle v0.3)")
+        chain = _list(_object(material, "x509CertificateChain"), "certificates")
+        if not chain or type(chain[0]) is not dict:
+            raise Unproved(f"{_INVALID}: missing certificates")
+        # The others are not used: those of the trust root are.
+        return _x509(chain[0])
+    if "publicKey" in material:
+        return None
+    raise Unproved(f"{_INVALID}: missing verification material")
+
+
+def _x509(holder: Mapping[str, Json]) -> x509.Certificate:
+    try:
+        found = load_certificate(_bytes(holder.get("rawBytes")))
+    except (ValueError, TypeError) as error:
+        raise Unproved(f"{_INVALID}: {error}") from None
+    check_readable(found)
+    return found
+
+
+def _entry(raw: Json, version: str) -> Entry:
+    if type(raw) is not dict:
+        raise Unproved(f"{_INVALID}: an entry is not an object")
+    _check_names(raw, "entry")
+    promised = raw.get("inclusionPromise")
+    promise = (
+        _bytes(promised.get("signedEntryTimestamp")) if type(promised) is dict else b""
+    )
+    given = raw.get("inclusionProof")
+    proof = _proof(given) if type(given) is dict else None
+    if version == _VERSIONS[0] and not promise:
+        text = "inclusion promises missing in bundle (required for bundle v0.1)"
+        raise Unproved(f"{_INVALID}: {text}")
+    if version != _VERSIONS[0] and proof is None:
+        text = "inclusion proof missing in bundle (required for bundle v0.2)"
+        raise Unproved(f"{_INVALID}: {text}")
+    body = raw.get("canonicalizedBody")
+    return Entry(
+        body if type(body) is str else "",
+        _integer(raw.get("integratedTime", "0")),
+        _integer(raw.get("logIndex", "0")),
+        _bytes(_object(raw, "logId").get("keyId")).hex(),
+        promise,
+        proof,
+    )
+
+
+def _proof(raw: Mapping[str, Json]) -> dict[str, Json]:
+    """Return a proof as rekor.check_inclusion takes it, with the checkpoint."""
+    _check_names(raw, "proof")
+    checkpoint = raw.get("checkpoint")
+    text = checkpoint.get("envelope") if type(checkpoint) is dict else None
+    if type(text) is not str or not text:
+        raise Unproved(f"{_INVALID}: inclusion proof missing checkpoint")
+    return {
+        "logIndex": _integer(raw.get("logIndex", "0")),
+        "treeSize": _integer(raw.get("treeSize", "0")),
+        "rootHash": _bytes(raw.get("rootHash")).hex(),
+        "hashes": [_bytes(one).hex() for one in _list(raw, "hashes")],
+        "checkpoint": text,
+    }
+
+
+def _check_names(holder: Mapping[str, Json], kind: str) -> None:
+    """Refuse unknown fields, as upstream: they might be misspelt ones."""
+    for name in holder:
+        if name not in _NAMES[kind]:
+            raise Unproved(f'proto: unknown field "{name}"')
+
+
+def _integer(value: Json) -> int:
+    """Return an integer, which JSON of protocol buffers writes as text."""
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) < 20:  # noqa: PLR2004 - digits of 64 bits
+        return int(value)
+    if type(value) is int and value >= 0:
+        return value
+    raise Unproved(f"{_INVALID}: not an integer")
+
+
+def _bytes(value: Json) -> bytes:
+    found = base64_bytes(value)
+    if not found:
+        raise Unproved(f"{_INVALID}: a value is missing or not base64")
+    return found
+
+
+def _field(holder: Json, name: str) -> Json:
+    return holder.get(name) if type(holder) is dict else None
+
+
+def _object(holder: Mapping[str, Json], name: str) -> Mapping[str, Json]:
+    found = holder.get(name)
+    if type(found) is not dict:
+        raise Unproved(f"{_INVALID}: missing {name}")
+    return found
+
+
+def _list(holder: Mapping[str, Json], name: str) -> list[Json]:
+    found = holder.get(name)
+    if found is None:
+        return []
+    if type(found) is not list or len(found) > IMAGE_BUNDLE_PARTS_MAX:
+        raise Unproved(f"{_INVALID}: {name} is no list, or too long")
+    return found

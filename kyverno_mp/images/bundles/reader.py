@@ -1,0 +1,125 @@
+"""Find an image's Sigstore bundles, and verify them.
+
+Room: images. Takes: a registry's Artifacts, an image, Demands, the trust root. Gives:
+statements, or errors with upstream's texts. Next: images/bundles/verify.py.
+May touch: the network through images/artifacts.py and the trust root.
+Source: docs/behaviour/images 5.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.artifacts import Artifacts, Descriptor, json_object
+from kyverno_mp.images.bundles.bundle import IN_TOTO, Bundle, parse
+from kyverno_mp.images.bundles.material import parse_material
+from kyverno_mp.images.bundles.verify import (
+    Demands,
+    check_bundle,
+    statement_of,
+)
+from kyverno_mp.images.identity import searches
+from kyverno_mp.images.keys import Unproved, failed
+from kyverno_mp.images.terms import TrustRoot
+from kyverno_mp.limits import IMAGE_BUNDLE_BYTES_MAX
+from kyverno_mp.program.ports import SignatureQuery
+from kyverno_mp.registry.reference import Reference
+from kyverno_mp.values.jsonvalue import Json
+
+_TYPE: Final = "application/vnd.dev.sigstore.bundle"
+_NOT_ONE: Final = "sigstore bundle verification failed: no matching signatures found"
+_NO_TIME: Final = (
+    "when initializing a new Verifier, you must specify at least one of"
+    " WithObserverTimestamps(), WithSignedTimestamps(), WithIntegratedTimestamps() or"
+    " WithCurrentTime(), or exclusively specify WithNoObserverTimestamps()"
+)
+
+
+def bundles_of(
+    artifacts: Artifacts, place: Reference, image: Descriptor, deadline_ns: int
+) -> list[Bundle]:
+    """Return all bundles of an image.
+
+    KYVERNO: one that cannot be read fails all. Raises: ExpressionFailed.
+    """
+    found = []
+    for one in artifacts.referring(place, image.digest, deadline_ns):
+        if not str(one.get("artifactType")).startswith(_TYPE):
+            continue
+        digest = str(one.get("digest"))
+        manifest = artifacts.document(place, digest, deadline_ns)
+        layers = json_object(manifest.body, digest).get("layers")
+        layer = layers[0] if type(layers) is list and layers else None
+        if type(layer) is not dict:
+            raise failed("layers not found")
+        size = layer.get("size")
+        if type(size) is float and size > IMAGE_BUNDLE_BYTES_MAX:
+            raise failed(f"layer size {size:.0f} exceeds {IMAGE_BUNDLE_BYTES_MAX}")
+        blob = artifacts.blob(place, str(layer.get("digest")), deadline_ns)
+        try:
+            found.append(parse(blob))
+        except Unproved as error:
+            raise failed(f"failed to unmarshal bundle: {error}") from None
+    return found
+
+
+def verified_bundles(
+    bundles: Sequence[Bundle],
+    asked: SignatureQuery,
+    digest: str,
+    trust: TrustRoot,
+    deadline_ns: int,
+) -> list[Bundle]:
+    """Return the bundles that hold, at least one. Raises: ExpressionFailed."""
+    image, logs = asked.image, asked.logs
+    if asked.predicate_type:
+        bundles = [one for one in bundles if _is_of(one, asked.predicate_type)]
+    _check_patterns(asked)
+    try:
+        material = parse_material(trust.target("trusted_root.json", deadline_ns))
+    except (ExpressionFailed, Unproved) as error:
+        text = error.message if isinstance(error, ExpressionFailed) else str(error)
+        raise failed(f"failed to get trusted root: {image}: {text}") from None
+    if logs.ignores_scts:
+        # KYVERNO: this field is what demands a time (docs/behaviour/images 5).
+        raise failed(f"failed to get verify bundles: {image}: {_NO_TIME}")
+    demands = Demands(digest, asked.identity, needs_log=not logs.is_ignored)
+    held = []
+    for one in bundles:
+        try:
+            check_bundle(one, material, demands)
+        except Unproved:
+            continue
+        held.append(one)
+    if not held:
+        raise failed(_NOT_ONE)
+    return held
+
+
+def statements_of(bundles: Sequence[Bundle]) -> list[dict[str, Json]]:
+    """Return the statements as conditions see them."""
+    found = [statement_of(one) for one in bundles]
+    return [{**one, "type": one.get("predicateType")} for one in found]
+
+
+def _is_of(bundle: Bundle, wanted: str) -> bool:
+    if bundle.payload_type != IN_TOTO:
+        return False
+    try:
+        return statement_of(bundle).get("predicateType") == wanted
+    except Unproved:
+        return False
+
+
+def _check_patterns(asked: SignatureQuery) -> None:
+    identity = asked.identity
+    for pattern, what in (
+        (identity.issuer_reg_exp, "issuer"),
+        (identity.subject_reg_exp, "subject"),
+    ):
+        if pattern:
+            try:
+                searches(pattern, "", what)
+            except Unproved as error:
+                text = f"failed to build policy: {asked.image}: {error}"
+                raise failed(text) from None

@@ -1,0 +1,303 @@
+"""Verify one Sigstore bundle, as a function over its parts.
+
+Room: images. Takes: a Bundle, trusted Material, an Identity, the digest of an image.
+Gives: nothing, or raises. Next: images/bundles/reader.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/images 5; RFC 6962 2.1.1; C2SP tlog-checkpoint and signed-note.
+
+All that is checked of a certificate is checked at each time that is proved: by a log
+that was verified, or by a timestamp authority.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
+
+from kyverno_mp.images.bundles.bundle import IN_TOTO, Bundle, Entry
+from kyverno_mp.images.bundles.material import Material
+from kyverno_mp.images.certificates import (
+    OTHER_NAME,
+    alternative_names,
+    extensions_of,
+    fulcio_name,
+    pem_of,
+    public_key_of,
+)
+from kyverno_mp.images.chains import verified_chain
+from kyverno_mp.images.documents import base64_bytes, json_value
+from kyverno_mp.images.identity import searches
+from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.rekor import Promise, check_inclusion, promised_at
+from kyverno_mp.images.rekor_entry import check_logged
+from kyverno_mp.images.timestamps import verified_timestamp
+from kyverno_mp.program.ports import Identity
+from kyverno_mp.values.jsonvalue import Json
+
+_ISSUER_1: Final = "1.3.6.1.4.1.57264.1.1"
+_ISSUER_2: Final = "1.3.6.1.4.1.57264.1.8"
+_HINT_BYTES: Final = 4
+_HEADER_LINES: Final = 3
+_SIGNATURE: Final = "\u2014 "
+
+
+class Demands(NamedTuple):
+    """What a policy demands; ``image``: the digest, ``sha256:`` and hexadecimal."""
+
+    image: str
+    identity: Identity
+    needs_log: bool = True
+
+
+def check_bundle(bundle: Bundle, material: Material, demands: Demands) -> None:
+    """Require that the identity has signed the image. Raises: Unproved."""
+    certificate = bundle.certificate
+    if certificate is None:
+        raise Unproved("no certificate: no trust root vouches for a key")
+    times = []
+    if demands.needs_log:
+        times += _logged(bundle, certificate, material)
+    times += _stamped(bundle, material)
+    if not times:
+        raise Unproved("threshold not met for verified signed timestamps: 0 < 1")
+    for at in times:
+        _check_chain(certificate, material, at)
+    _check_signature(bundle, certificate)
+    _check_content(bundle, demands.image)
+    _check_identity(certificate, demands.identity)
+
+
+def statement_of(bundle: Bundle) -> dict[str, Json]:
+    """Return the in-toto statement of a bundle. Raises: Unproved."""
+    if bundle.payload_type != IN_TOTO:
+        raise Unproved("the bundle has no in-toto statement")
+    try:
+        statement = json_value(bundle.content)
+    except ValueError:
+        statement = None
+    if type(statement) is not dict:
+        raise Unproved("the payload is not a JSON object")
+    return statement
+
+
+def _logged(
+    bundle: Bundle, certificate: x509.Certificate, material: Material
+) -> list[datetime]:
+    """Return the times of the logs; each entry must hold. Raises: Unproved."""
+    if not bundle.entries:
+        raise Unproved("not enough verified log entries from transparency log: 0 < 1")
+    if len({(one.log_id, one.log_index) for one in bundle.entries}) < len(
+        bundle.entries
+    ):
+        raise Unproved("duplicate tlog entries found")
+    times = []
+    for entry in bundle.entries:
+        digests = _digests(bundle)
+        check_logged(entry.body, bundle.signature, digests, pem_of(certificate))
+        times.append(_entry_time(entry, material))
+    return times
+
+
+def _digests(bundle: Bundle) -> frozenset[str]:
+    """Return what an entry may have logged; of an envelope, its text is not known."""
+    if bundle.payload_type:
+        return frozenset()
+    return frozenset({bundle.content.hex()})
+
+
+def _entry_time(entry: Entry, material: Material) -> datetime:
+    """Return the time of one entry.
+
+    KYVERNO: a promise and a proof must both hold where the bundle has both; the time
+    is that of the promise (docs/behaviour/images 5). Raises: Unproved.
+    """
+    known = material.logs.get(bytes.fromhex(entry.log_id))
+    if known is None:
+        raise Unproved("rekor log public key not found for payload")
+    key, period = known
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise Unproved("unsupported key of a transparency log")
+    if entry.proof is not None:
+        root = check_inclusion(base64_bytes(entry.body) or b"", entry.proof)
+        _check_checkpoint(entry.proof, root, key, bytes.fromhex(entry.log_id))
+    if not entry.promise:
+        raise Unproved("the time of the entry is not signed")
+    promise = Promise(
+        entry.body,
+        entry.integrated_time,
+        entry.log_index,
+        entry.log_id,
+        entry.promise,
+    )
+    at = promised_at(promise, {bytes.fromhex(entry.log_id): key})
+    if not period.has(at):
+        raise Unproved("the log was not trusted at the time of the entry")
+    return at
+
+
+def _check_checkpoint(
+    proof: Mapping[str, Json],
+    root: bytes,
+    key: ec.EllipticCurvePublicKey,
+    log_id: bytes,
+) -> None:
+    """Require that the log has signed the root of the tree. Raises: Unproved."""
+    text = str(proof["checkpoint"])
+    body, blank, tail = text.partition("\n\n")
+    lines = body.split("\n")
+    if not blank or len(lines) < _HEADER_LINES:
+        raise Unproved("the checkpoint is malformed")
+    if lines[1] != str(proof["treeSize"]) or base64_bytes(lines[2]) != root:
+        raise Unproved("the checkpoint is of another tree")
+    for line in tail.splitlines():
+        name, _, encoded = line.removeprefix(_SIGNATURE).rpartition(" ")
+        given = base64_bytes(encoded) if line.startswith(_SIGNATURE) and name else None
+        is_own = name == lines[0].partition(" ")[0]
+        if not is_own or given is None or given[:_HINT_BYTES] != log_id[:_HINT_BYTES]:
+            continue
+        try:
+            signature = given[_HINT_BYTES:]
+            key.verify(signature, f"{body}\n".encode(), ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            continue
+        return
+    raise Unproved("the checkpoint is not signed by the log")
+
+
+def _stamped(bundle: Bundle, material: Material) -> list[datetime]:
+    """Return the times of the timestamps that hold; the others do not count."""
+    times = []
+    for response in bundle.timestamps:
+        for authority, period in material.stamping:
+            try:
+                at = verified_timestamp(response, bundle.signature, authority)
+            except Unproved:
+                continue
+            if period.has(at):
+                times.append(at)
+                break
+    return times
+
+
+def _check_chain(
+    certificate: x509.Certificate, material: Material, at: datetime
+) -> None:
+    reason = "no certificate authority of the trust root"
+    for authority in material.authorities:
+        if not authority.period.has(at):
+            continue
+        try:
+            verified_chain(certificate, authority.roots, authority.intermediates, at)
+        except Unproved as error:
+            reason = str(error)
+        else:
+            return
+    raise Unproved(f"failed to verify leaf certificate: {reason}")
+
+
+def _check_signature(bundle: Bundle, certificate: x509.Certificate) -> None:
+    """Check the signature with the certificate's key. Raises: Unproved."""
+    key, signature = public_key_of(certificate), bundle.signature
+    kind = bundle.payload_type
+    if kind:
+        pair = (kind.encode(), bundle.content)
+        data = b"DSSEv1 %d %s %d %s" % (len(pair[0]), pair[0], len(pair[1]), pair[1])
+    try:
+        if isinstance(key, ec.EllipticCurvePublicKey):
+            # KYVERNO: SHA-256 for any curve.
+            if kind:
+                key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+            else:
+                scheme = ec.ECDSA(Prehashed(hashes.SHA256()))
+                key.verify(signature, bundle.content, scheme)
+        elif isinstance(key, rsa.RSAPublicKey):
+            pkcs = padding.PKCS1v15()
+            if kind:
+                key.verify(signature, data, pkcs, hashes.SHA256())
+            else:
+                key.verify(signature, bundle.content, pkcs, Prehashed(hashes.SHA256()))
+        elif isinstance(key, ed25519.Ed25519PublicKey) and kind:
+            key.verify(signature, data)
+        else:
+            raise Unproved("unsupported key of a certificate")
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        raise Unproved("the signature does not verify") from None
+
+
+def _check_content(bundle: Bundle, image: str) -> None:
+    digest = image.removeprefix("sha256:")
+    if not bundle.payload_type:
+        if bundle.content.hex() != digest:
+            raise Unproved("the signed digest is of another artifact")
+        return
+    subjects = statement_of(bundle).get("subject")
+    for subject in subjects if type(subjects) is list else []:
+        digests = subject.get("digest") if type(subject) is dict else None
+        if type(digests) is dict and digests.get("sha256") == digest:
+            return
+    raise Unproved("provided artifact digest does not match any digest in statement")
+
+
+def _check_identity(certificate: x509.Certificate, wanted: Identity) -> None:
+    """KYVERNO: exact values, and an expression in addition (images 5)."""
+    if not is_complete(wanted):
+        # SAFETY: without an identity, any certificate of the authority would do.
+        raise Unproved("no identity was demanded")
+    issuer, subject = _issuer(certificate), _subject(certificate)
+    for found, exact, pattern, what in (
+        (issuer, wanted.issuer, wanted.issuer_reg_exp, "issuer"),
+        (subject, wanted.subject, wanted.subject_reg_exp, "subject"),
+    ):
+        if (exact and found != exact) or (
+            pattern and not searches(pattern, found, what)
+        ):
+            raise Unproved(f"no matching certificate identity found: {what} {found}")
+
+
+def is_complete(wanted: Identity) -> bool:
+    """Return whether an issuer and a subject are demanded."""
+    return bool(
+        (wanted.issuer or wanted.issuer_reg_exp)
+        and (wanted.subject or wanted.subject_reg_exp)
+    )
+
+
+def _issuer(certificate: x509.Certificate) -> str:
+    """Return the issuer: the extension that comes last (KYVERNO: images 5)."""
+    found = ""
+    for extension in extensions_of(certificate):
+        value = extension.value
+        if not isinstance(value, x509.UnrecognizedExtension):
+            continue
+        if extension.oid.dotted_string == _ISSUER_1:
+            found = value.value.decode(errors="replace")
+        elif extension.oid.dotted_string == _ISSUER_2:
+            found = _utf8_string(value.value)
+    return found
+
+
+def _utf8_string(data: bytes) -> str:
+    """Return a short UTF8String of ASN.1. Raises: Unproved."""
+    named = x509.OtherName(OTHER_NAME, data)
+    text = fulcio_name(named)
+    if not text:
+        raise Unproved("the issuer of the certificate is not readable")
+    return text
+
+
+def _subject(certificate: x509.Certificate) -> str:
+    """Return the one name that counts: a URI, else e-mail, else Fulcio's."""
+    names = alternative_names(certificate)
+    for kind in (x509.UniformResourceIdentifier, x509.RFC822Name):
+        for one in names:
+            if isinstance(one, kind):
+                return str(one.value)
+    for one in names:
+        if isinstance(one, x509.OtherName) and one.type_id == OTHER_NAME:
+            return fulcio_name(one)
+    raise Unproved("the certificate has no subject")

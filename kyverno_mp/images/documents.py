@@ -1,0 +1,32 @@
+"""Decode the JSON and base64 of bundles and log entries.
+
+Room: images. Takes: texts. Gives: plain data, bytes. Next: images/rekor.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/images 3.5 (bundles).
+
+Integers stay integers here, because a log signs them; values/gojson makes floats.
+"""
+
+import base64
+
+import msgspec
+
+from kyverno_mp.values.jsonvalue import Json
+
+
+def json_value(data: str | bytes) -> Json:
+    """Return the value. Raises: ValueError."""
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def base64_bytes(text: Json) -> bytes | None:
+    """Return the bytes of standard base64, None if it is not."""
+    if type(text) is not str:
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None

@@ -1,0 +1,99 @@
+"""Verify the certificate, log entry and signature of a keyless signed manifest.
+
+Room: images. Takes: what the annotations of an object hold, the identity of a policy,
+the trust root. Gives: the signer's name, or raises. Next: images/manifests/verifier.py.
+May touch: the network through the trust root it is given.
+Source: docs/behaviour/images 7 (keyless).
+
+SAFETY: upstream accepts the log entry alone, so that a self-signed certificate with
+the right name passes. Here the certificate must be below the roots, valid at the time
+of the log, of the issuer that the policy names, and its key must have signed.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cryptography import x509
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.bundles.material import parse_material
+from kyverno_mp.images.certificates import (
+    all_certificates,
+    pem_of,
+    public_key_of,
+    raw_extension,
+    subject_names,
+)
+from kyverno_mp.images.chains import check_valid_at, verified_chain
+from kyverno_mp.images.keys import Unproved, check_of
+from kyverno_mp.images.rekor import parse_bundle, verified_bundle
+from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.terms import TrustRoot
+from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
+from kyverno_mp.policy.fields.image_verification import KeylessAttestor
+
+_ISSUER = "1.3.6.1.4.1.57264.1.1"
+
+
+class Signature(NamedTuple):
+    """One signature of an object: base64, PEM, and JSON of the log's bundle."""
+
+    text: str
+    data: bytes
+    certificate: str
+    bundle: str
+
+
+def verified_signer(
+    signature: Signature,
+    message: bytes,
+    wanted: KeylessAttestor,
+    trust: TrustRoot,
+    deadline_ns: int,
+) -> str:
+    """Return the signer's name. Raises: Unproved, ExpressionFailed (no trust root)."""
+    if not signature.certificate or not signature.bundle:
+        raise Unproved("the signature has no certificate, or no entry of a log")
+    certificate = all_certificates(signature.certificate, IMAGE_CERTIFICATES_MAX)[0]
+    promise = parse_bundle(signature.bundle)
+    if promise is None:
+        raise Unproved("the signature has no entry of a log")
+    signed = Signed(signature.text, message, pem_of(certificate))
+    at = verified_bundle(promise, signed, trust.rekor_keys(deadline_ns))
+    roots, others = _authorities(wanted.roots, trust, deadline_ns)
+    chain = verified_chain(certificate, roots, others, at)
+    check_valid_at(certificate, chain[1:], at)
+    try:
+        check = check_of(public_key_of(certificate))
+    except ExpressionFailed as error:
+        raise Unproved(error.message) from None
+    reason = check(signature.data, message)
+    if reason:
+        raise Unproved(reason)
+    return _checked_name(certificate, wanted)
+
+
+def _authorities(
+    text: str, trust: TrustRoot, deadline_ns: int
+) -> tuple[Sequence[x509.Certificate], Sequence[x509.Certificate]]:
+    """Return the policy's roots, or those of the trust root; and what is below."""
+    data = trust.target("trusted_root.json", deadline_ns)
+    known = parse_material(data).authorities
+    others = [one for authority in known for one in authority.intermediates]
+    if text:
+        return all_certificates(text, IMAGE_CERTIFICATES_MAX), others
+    return [one for authority in known for one in authority.roots], others
+
+
+def _checked_name(certificate: x509.Certificate, wanted: KeylessAttestor) -> str:
+    issuer = raw_extension(certificate, _ISSUER)
+    if wanted.issuer and issuer != wanted.issuer:
+        raise Unproved(f"the issuer is {issuer}, not {wanted.issuer}")
+    names = subject_names(certificate)
+    if not wanted.subject or wanted.subject not in names:
+        found = ", ".join(names)
+        raise Unproved(
+            f"signature has been verified, but signer name `{found}` does not match"
+            f" `{wanted.subject}`"
+        )
+    return wanted.subject

@@ -1,0 +1,124 @@
+"""Open the message of a signed manifest: the YAML documents that were signed.
+
+Room: images. Takes: the text of the message annotation. Gives: the signed bytes, the
+objects in them. Next: images/manifests/compare.py. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/images 7.
+
+The message is base64 of gzip of what was signed: a compressed archive of YAML files,
+or YAML. All of it comes from the object that is verified, so all of it is bounded.
+"""
+
+import base64
+import binascii
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed, PolicyInvalid
+from kyverno_mp.limits import MANIFEST_BYTES_MAX, MANIFEST_DOCUMENTS_MAX
+from kyverno_mp.policy.yaml_documents import parse_yaml
+from kyverno_mp.values.jsonvalue import Json
+
+_GZIP: Final = b"\x1f\x8b"
+_BLOCK: Final = 512
+_NAME, _SIZE, _KIND, _PREFIX = (
+    slice(0, 100),
+    slice(124, 136),
+    slice(156, 157),
+    slice(345, 500),
+)
+_FILES: Final = frozenset((b"0", b"\x00"))
+_IGNORED: Final = frozenset((b"5", b"x", b"g"))
+"""Folders, and headers that only add to names and times."""
+_UNREAD: Final = "failed to read YAMLs in the gzipped message"
+
+
+def failed(text: str) -> ExpressionFailed:
+    """Return the error for what cannot be read: an error of the rule."""
+    return ExpressionFailed("manifest.message", text)
+
+
+def decoded(text: str, what: str) -> bytes:
+    """Decode base64, and gzip where it is compressed. Raises: ExpressionFailed."""
+    try:
+        data = base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise failed(f"failed to decode base64 {what}: {error}") from error
+    if not data.startswith(_GZIP):
+        return data
+    return _inflated(data, what)
+
+
+def signed_objects(message: bytes) -> list[dict[str, Json]]:
+    """Return the objects of what was signed. Raises: ExpressionFailed."""
+    if not message.startswith(_GZIP):
+        return _objects(message)
+    archive = _inflated(message, "message")
+    found: list[dict[str, Json]] = []
+    for _, content in sorted(_files(archive)):
+        found.extend(_objects(content))
+    return found
+
+
+def _inflated(data: bytes, what: str) -> bytes:
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        made = stream.decompress(data, MANIFEST_BYTES_MAX)
+    except zlib.error as error:
+        raise failed(f"{_UNREAD}: {what}: {error}") from error
+    if not stream.eof:
+        raise failed(f"{_UNREAD}: {what}: cut, or more than {MANIFEST_BYTES_MAX} bytes")
+    if stream.unused_data:
+        raise failed(f"{_UNREAD}: {what}: bytes after the end")
+    return made
+
+
+def _files(archive: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the YAML files of an archive; anything but files and folders is refused."""
+    at = 0
+    while at + _BLOCK <= len(archive):
+        header = archive[at : at + _BLOCK]
+        if not any(header):
+            return
+        size, kind = _size_of(header), header[_KIND]
+        end = at + _BLOCK + size
+        if end > len(archive):
+            raise failed(f"{_UNREAD}: the archive is cut")
+        if kind in _FILES:
+            name = _name_of(header)
+            if name.endswith((".yaml", ".yml")) and not name.startswith(".."):
+                yield name, archive[at + _BLOCK : end]
+        elif kind not in _IGNORED:
+            raise failed(
+                f"{_UNREAD}: faced unknown type {kind!r} while decompressing tar gz"
+            )
+        at = end + -size % _BLOCK
+    if at != len(archive):
+        raise failed(f"{_UNREAD}: the archive is cut")
+
+
+def _size_of(header: bytes) -> int:
+    try:
+        size = int(header[_SIZE].strip(b" \x00") or b"0", 8)
+    except ValueError as error:
+        raise failed(f"{_UNREAD}: the archive is damaged") from error
+    if size < 0:
+        raise failed(f"{_UNREAD}: the archive is damaged")
+    return size
+
+
+def _name_of(header: bytes) -> str:
+    parts = [header[part].partition(b"\x00")[0] for part in (_PREFIX, _NAME)]
+    return b"/".join(filter(None, parts)).decode(errors="replace")
+
+
+def _objects(content: bytes) -> list[dict[str, Json]]:
+    try:
+        documents = parse_yaml(content, "message")
+    except PolicyInvalid:
+        # As upstream: what is no YAML holds no manifest.
+        return []
+    if len(documents) > MANIFEST_DOCUMENTS_MAX:
+        raise failed(f"{_UNREAD}: more than {MANIFEST_DOCUMENTS_MAX} documents")
+    return [one.raw for one in documents if type(one.raw) is dict]

@@ -1,0 +1,237 @@
+"""Verify that an object is what a signer has signed as YAML.
+
+Room: images. Takes: ManifestQueries of rules. Gives: ManifestAnswers. Next:
+program/bodies/manifests. May touch: nothing outside its arguments.
+Source: docs/behaviour/images 7.
+
+Nothing of the object decides how it is verified: its annotations hold the message and
+the signatures, never the key, the signer or a place to read from.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.keys import Check, Unproved, certificate_key, static_key
+from kyverno_mp.images.manifests.compare import Difference, differences, shown
+from kyverno_mp.images.manifests.ignored import ignored_fields
+from kyverno_mp.images.manifests.message import decoded, failed, signed_objects
+from kyverno_mp.images.terms import NoTrustRoot, TrustRoot
+from kyverno_mp.limits import MANIFEST_CANDIDATES_MAX, MANIFEST_SIGNATURES_MAX
+from kyverno_mp.policy.fields.image_verification import KeylessAttestor
+from kyverno_mp.program.ports import ManifestAnswer, ManifestQuery
+from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.images.manifests.keyless import Signature
+
+_ABSENT: Final = "manifest.absent"
+_NOWHERE: Final = "YAML manifest not found for this resource"
+_EXEC: Final = "cosign.VerifyBlobCmd.Exec() returned an error"
+_NO_KEY: Final = (
+    "provide a key with --key or --sk, a certificate to verify against with"
+    " --certificate, or a bundle with --bundle"
+)
+
+
+class ManifestVerifier:
+    """The port of rules with ``validate.manifests``; only ``trust`` needs a network."""
+
+    def __init__(
+        self, trust: TrustRoot | None = None, until: Callable[[int], int] = int
+    ) -> None:
+        """``until``: returns the end of one read within a review's deadline."""
+        self._trust: TrustRoot = trust or NoTrustRoot()
+        self._until = until
+
+    def verify(self, asked: ManifestQuery, deadline_ns: int) -> ManifestAnswer:
+        """Verify one attestor.
+
+        Raises: ExpressionFailed, ``manifest.absent`` if there is no signature at all.
+        """
+        annotations = _annotations(asked.document)
+        place = f"{asked.domain}/message"
+        text = annotations.get(place)
+        if text is None:
+            raise ExpressionFailed(_ABSENT, f"{_NOWHERE}: message not found")
+        message, candidates = _opened(text, asked.document)
+        ignored = ignored_fields(asked.document, asked.ignored, asked.domain)
+        found = _least(candidates, asked.document, ignored)
+        signatures = list(
+            islice(_signatures(annotations, asked.domain), MANIFEST_SIGNATURES_MAX)
+        )
+        if not signatures:
+            text = "failed to verify signature: signature not found"
+            raise ExpressionFailed(_ABSENT, text)
+        signer = ""
+        if asked.keyless is not None:
+            until = self._until(deadline_ns)
+            signer = self._signer(asked, asked.keyless, message, signatures, until)
+        else:
+            _check_signed(asked, message, signatures)
+        diff = shown(found) if found else ""
+        return ManifestAnswer(is_verified=not found, signer=signer, diff=diff)
+
+    def _signer(
+        self,
+        asked: ManifestQuery,
+        wanted: KeylessAttestor,
+        message: bytes,
+        signatures: Sequence[str],
+        until: int,
+    ) -> str:
+        """Return the name of the signer. Raises: ExpressionFailed."""
+        # Imported here: most manifests are signed with keys.
+        from kyverno_mp.images.manifests.keyless import verified_signer
+
+        annotations = _annotations(asked.document)
+        reasons = []
+        for position, text in enumerate(signatures):
+            try:
+                given = _keyless(annotations, asked.domain, position, text)
+                return verified_signer(given, message, wanted, self._trust, until)
+            except Unproved:
+                # KYVERNO: upstream then looks for a key, and says so.
+                count = f"signature {position + 1}/{len(signatures)}"
+                reasons.append(f"[signer 1/1] [{count}] error: {_EXEC}: {_NO_KEY}")
+            except ExpressionFailed as error:
+                raise failed(f"failed to verify signature: {error.message}") from error
+        raise _refused(reasons)
+
+
+def _annotations(document: Mapping[str, Json]) -> dict[str, str]:
+    metadata = document.get("metadata")
+    given = metadata.get("annotations") if type(metadata) is dict else None
+    pairs = given.items() if type(given) is dict else ()
+    return {key: value for key, value in pairs if type(value) is str}
+
+
+def _opened(
+    text: str, document: Mapping[str, Json]
+) -> tuple[bytes, list[dict[str, Json]]]:
+    """Return what was signed, and the objects in it that may be this one."""
+    try:
+        message = decoded(text, "message in the annotation")
+        objects = signed_objects(message)
+    except ExpressionFailed as error:
+        raise failed(f"{_NOWHERE}: {error.message}") from error
+    candidates = _candidates(objects, document)
+    if not candidates:
+        reason = "failed to find a YAML manifest in the gzipped message"
+        raise ExpressionFailed(_ABSENT, f"{_NOWHERE}: {reason}")
+    return message, candidates
+
+
+def _candidates(
+    objects: Sequence[dict[str, Json]], document: Mapping[str, Json]
+) -> list[dict[str, Json]]:
+    """Return the object with this name, or the most similar ones of its kind."""
+    kind = document.get("kind")
+    same = [one for one in objects if one.get("kind") == kind]
+    named = [one for one in same if _name(one) == _name(document)]
+    if named:
+        place = _namespace(document)
+        exact = [one for one in named if _namespace(one) == place]
+        return [named[0] if len(named) == 1 or not exact else exact[0]]
+    if not same:
+        return []
+    counts = [len(differences(one, dict(document), ())) for one in same]
+    least = min(counts)
+    chosen = [one for one, count in zip(same, counts, strict=True) if count == least]
+    return chosen[:MANIFEST_CANDIDATES_MAX]
+
+
+def _name(document: Mapping[str, Json]) -> tuple[str, Json]:
+    metadata = document.get("metadata")
+    group, slash, _ = str(document.get("apiVersion") or "").rpartition("/")
+    name = metadata.get("name") if type(metadata) is dict else None
+    return group if slash else "", name
+
+
+def _namespace(document: Mapping[str, Json]) -> Json:
+    metadata = document.get("metadata")
+    return metadata.get("namespace") if type(metadata) is dict else None
+
+
+def _least(
+    candidates: Sequence[dict[str, Json]],
+    document: Mapping[str, Json],
+    ignored: Sequence[str],
+) -> list[Difference]:
+    """Return no difference if one candidate is the object, else those of the first."""
+    first: list[Difference] = []
+    for candidate in candidates:
+        found = differences(candidate, dict(document), ignored)
+        if not found:
+            return []
+        first = first or found
+    return first
+
+
+def _signatures(annotations: Mapping[str, str], domain: str) -> list[str]:
+    found = []
+    for index in range(len(annotations)):
+        suffix = f"_{index}" if index else ""
+        text = annotations.get(f"{domain}/signature{suffix}")
+        if text is None:
+            break
+        found.append(text)
+    return found
+
+
+def _check_signed(
+    asked: ManifestQuery, message: bytes, signatures: Sequence[str]
+) -> None:
+    """Require that one signature is the attestor's. Raises: ExpressionFailed."""
+    check, label = _check(asked)
+    reasons = []
+    for position, text in enumerate(signatures, 1):
+        reason = check(_signature(text), message) if check is not None else _NO_KEY
+        if not reason:
+            return
+        count = f"signature {position}/{len(signatures)}"
+        reasons.append(f"[{label}] [{count}] error: {_EXEC}: {reason}")
+    raise _refused(reasons)
+
+
+def _refused(reasons: Sequence[str]) -> ExpressionFailed:
+    return failed(
+        f"failed to verify signature: verification failed for {len(reasons)}"
+        f" signature. all trials: {json_text(list(reasons))}"
+    )
+
+
+def _keyless(
+    annotations: Mapping[str, str], domain: str, position: int, text: str
+) -> "Signature":
+    from kyverno_mp.images.manifests.keyless import Signature
+
+    suffix = f"_{position}" if position else ""
+    parts = []
+    for name in ("certificate", "bundle"):
+        given = annotations.get(f"{domain}/{name}{suffix}", "")
+        parts.append(decoded(given, name).decode(errors="replace"))
+    return Signature(text, _signature(text), parts[0], parts[1])
+
+
+def _check(asked: ManifestQuery) -> tuple[Check | None, str]:
+    if asked.certificate:
+        return certificate_key(asked.certificate, "sha256").check, ""
+    if not asked.key:
+        return None, ""
+    try:
+        return static_key(asked.key, "sha256").check, "publickey 1/1"
+    except ExpressionFailed as error:
+        raise failed(
+            "failed to verify signature: failed to judge signature type from public"
+            " key configuration"
+        ) from error
+
+
+def _signature(text: str) -> bytes:
+    try:
+        return decoded(text, "signature")
+    except ExpressionFailed:
+        return b""

@@ -1,0 +1,277 @@
+"""Check the certificate chains of Notation's signatures.
+
+Room: images. Takes: certificates, leaf first. Gives: "" or the reason in upstream's
+words. Next: images/notation/envelope.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/images 4 (chain rules, revocation).
+
+Signatures of certificates are checked by ``cryptography``; the rules about chains are
+Notation's own, which no library has.
+"""
+
+import json
+import warnings
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import AuthorityInformationAccessOID, ExtensionOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
+
+from kyverno_mp.images.certificates import check_readable
+from kyverno_mp.images.keys import Unproved
+from kyverno_mp.limits import IMAGE_NOTARY_CERTIFICATES_MAX
+
+_E = TypeVar("_E", bound=x509.ExtensionType)
+_NAMES: Final = {
+    NameOID.COUNTRY_NAME: "C",
+    NameOID.ORGANIZATION_NAME: "O",
+    NameOID.ORGANIZATIONAL_UNIT_NAME: "OU",
+    NameOID.LOCALITY_NAME: "L",
+    NameOID.STATE_OR_PROVINCE_NAME: "ST",
+    NameOID.STREET_ADDRESS: "STREET",
+    NameOID.POSTAL_CODE: "POSTALCODE",
+    NameOID.COMMON_NAME: "CN",
+    NameOID.SERIAL_NUMBER: "SERIALNUMBER",
+}
+"""In the order in which Go writes them, from the end."""
+_EXCLUDED: Final = {
+    Usage.SERVER_AUTH: "ServerAuth",
+    Usage.CLIENT_AUTH: "ClientAuth",
+    Usage.EMAIL_PROTECTION: "EmailProtection",
+    Usage.TIME_STAMPING: "Timestamping",
+    Usage.OCSP_SIGNING: "OCSPSigning",
+}
+_SECURE: Final = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
+_ESCAPED: Final = frozenset(',+"\\<>;')
+_RSA: Final = {2048: "PS256", 3072: "PS384", 4096: "PS512"}
+_EC: Final = {256: "ES256", 384: "ES384", 521: "ES512"}
+
+
+def load_chain(ders: Sequence[bytes]) -> list[x509.Certificate]:
+    """Parse the certificates. Raises: ValueError."""
+    if len(ders) > IMAGE_NOTARY_CERTIFICATES_MAX:
+        raise ValueError(f"more than {IMAGE_NOTARY_CERTIFICATES_MAX} certificates")
+    try:
+        with warnings.catch_warnings():
+            # Odd certificates are refused or not; nobody reads a warning about them.
+            warnings.simplefilter("ignore")
+            chain = [x509.load_der_x509_certificate(der) for der in ders]
+            for one in chain:
+                check_readable(one)
+    except (
+        x509.InvalidVersion,
+        UnsupportedAlgorithm,
+        TypeError,
+        Unproved,
+    ) as error:
+        raise ValueError(str(error)) from error
+    return chain
+
+
+def distinguished_name(name: x509.Name) -> str:
+    """Return a name in quotes as Go writes it: CN first, C last."""
+    parts = []
+    for oid, label in reversed(_NAMES.items()):
+        found = [str(one.value) for one in name if one.oid == oid]
+        if found:
+            parts.append("+".join(f"{label}={_escaped(one)}" for one in found))
+    return json.dumps(",".join(parts), ensure_ascii=False)
+
+
+def algorithm_of(certificate: x509.Certificate) -> str:
+    """Return the algorithm that a leaf's key must sign with. Raises: ValueError."""
+    try:
+        key = certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError("unsupported public key type") from error
+    if isinstance(key, rsa.RSAPublicKey):
+        if key.key_size in _RSA:
+            return _RSA[key.key_size]
+        raise ValueError(f"rsa key size {key.key_size} bits is not supported")
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        curve = key.curve
+        if isinstance(curve, (ec.SECP256R1, ec.SECP384R1, ec.SECP521R1)):
+            return _EC[curve.key_size]
+        raise ValueError(f"ecdsa key size {curve.key_size} bits is not supported")
+    raise ValueError("unsupported public key type")
+
+
+def check_chain(chain: Sequence[x509.Certificate]) -> str:
+    """Return "", or why a chain for code signing is refused."""
+    if len(chain) == 1:
+        return _alone(chain[0])
+    last = len(chain) - 1
+    for index, one in enumerate(chain):
+        name = distinguished_name(one.subject)
+        own = _issued(one, one)
+        if index == last:
+            if own:
+                return (
+                    f"root certificate with subject {name} is invalid or not"
+                    " self-signed. Certificate chain must end with a valid self-signed"
+                    f" root certificate. Error: {own}"
+                )
+        elif not own:
+            kind = "intermediate" if index else "leaf"
+            return (
+                f"{kind} certificate with subject {name} is self-signed. Certificate"
+                f" chain must not contain self-signed {kind} certificate"
+            )
+        elif reason := _issued(one, chain[index + 1]):
+            issuer = distinguished_name(chain[index + 1].subject)
+            return (
+                f"invalid certificates or certificate with subject {name} is not"
+                f" issued by {issuer}. Error: {reason}"
+            )
+        reason = _authority(one, index - 1) if index else _leaf(one)
+        if reason:
+            return reason
+    return ""
+
+
+def names_revocation(certificate: x509.Certificate) -> bool:
+    """Return whether a certificate says where its revocation can be looked up."""
+    kinds = {one.oid for one in certificate.extensions}
+    if ExtensionOID.CRL_DISTRIBUTION_POINTS in kinds:
+        return True
+    access = _extension(certificate, x509.AuthorityInformationAccess)
+    wanted = AuthorityInformationAccessOID.OCSP
+    return access is not None and any(one.access_method == wanted for one in access)
+
+
+def _alone(one: x509.Certificate) -> str:
+    name = distinguished_name(one.subject)
+    reason = _signed(one, one)
+    if reason:
+        return f"invalid self-signed certificate. subject: {name}. Error: {reason}"
+    reason = _leaf(one)
+    return f"invalid self-signed certificate. Error: {reason}" if reason else ""
+
+
+def _issued(one: x509.Certificate, issuer: x509.Certificate) -> str:
+    """Return "", or why the issuer did not or may not sign the certificate."""
+    constraints = _extension(issuer, x509.BasicConstraints)
+    usage = _extension(issuer, x509.KeyUsage)
+    if (
+        constraints is None
+        or not constraints.ca
+        or (usage is not None and not usage.key_cert_sign)
+    ):
+        return (
+            "x509: invalid signature: parent certificate cannot sign this kind of"
+            " certificate"
+        )
+    return _signed(one, issuer)
+
+
+def _signed(one: x509.Certificate, issuer: x509.Certificate) -> str:
+    try:
+        algorithm = one.signature_hash_algorithm
+        if algorithm is not None and not isinstance(algorithm, _SECURE):
+            # SAFETY: collisions of SHA-1 and MD5 forge certificates.
+            return "x509: cannot verify signature: insecure algorithm"
+        one.verify_directly_issued_by(issuer)
+    except InvalidSignature:
+        return "x509: the signature does not match the key of the issuer"
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        return f"x509: {error}"
+    return ""
+
+
+def _leaf(one: x509.Certificate) -> str:
+    name = distinguished_name(one.subject)
+    constraints = _extension(one, x509.BasicConstraints)
+    if constraints is not None and constraints.ca:
+        return (
+            f"certificate with subject {name}: if the basic constraints extension is"
+            " present, the ca field must be set to false"
+        )
+    reason = _usage_present(one, name) or _leaf_usage(one, name)
+    if reason:
+        return reason
+    extended = _extension(one, x509.ExtendedKeyUsage)
+    for usage in extended or ():
+        if usage in _EXCLUDED:
+            return (
+                f"certificate with subject {name}: extended key usage must not contain"
+                f" {_EXCLUDED[usage]} eku"
+            )
+    try:
+        algorithm_of(one)
+    except ValueError as error:
+        return f"certificate with subject {name}: {error}"
+    return ""
+
+
+def _authority(one: x509.Certificate, depth: int) -> str:
+    name = distinguished_name(one.subject)
+    constraints = _extension(one, x509.BasicConstraints)
+    if constraints is None or not constraints.ca:
+        return (
+            f"certificate with subject {name}: ca field in basic constraints must be"
+            " present, critical, and set to true"
+        )
+    length = constraints.path_length
+    if length is not None and length < depth:
+        return (
+            f"certificate with subject {name}: expected path length of {depth} but"
+            f" certificate has path length {length} instead"
+        )
+    reason = _usage_present(one, name)
+    usage = _extension(one, x509.KeyUsage)
+    if reason or usage is None or usage.key_cert_sign:
+        return reason
+    return (
+        f"certificate with subject {name}: key usage must have the bit positions for"
+        " key cert sign set"
+    )
+
+
+def _usage_present(one: x509.Certificate, name: str) -> str:
+    for extension in one.extensions:
+        if extension.oid == ExtensionOID.KEY_USAGE:
+            if extension.critical:
+                return ""
+            text = "key usage extension must be marked critical"
+            return f"certificate with subject {name}: {text}"
+    return f"certificate with subject {name}: key usage extension must be present"
+
+
+def _leaf_usage(one: x509.Certificate, name: str) -> str:
+    usage = _extension(one, x509.KeyUsage)
+    prefix = f"the certificate with subject {name} is invalid. The key usage must"
+    if usage is None or not usage.digital_signature:
+        return f'{prefix} have the bit positions for "Digital Signature" set'
+    agrees = usage.key_agreement
+    given = (
+        (usage.key_encipherment, "KeyEncipherment"),
+        (usage.data_encipherment, "DataEncipherment"),
+        (agrees, "KeyAgreement"),
+        (usage.key_cert_sign, "CertSign"),
+        (usage.crl_sign, "CRLSign"),
+        (agrees and usage.encipher_only, "EncipherOnly"),
+        (agrees and usage.decipher_only, "DecipherOnly"),
+    )
+    wrong = ", ".join(f'"{label}"' for is_set, label in given if is_set)
+    return f'{prefix} be "Digital Signature" only, but found {wrong}' if wrong else ""
+
+
+def _extension(one: x509.Certificate, kind: type[_E]) -> _E | None:
+    try:
+        return one.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
+
+
+def _escaped(text: str) -> str:
+    """Escape as RFC 2253 does."""
+    last = len(text) - 1
+    return "".join(
+        f"\\{one}"
+        if one in _ESCAPED or (at == 0 and one in " #") or (at == last and one == " ")
+        else one
+        for at, one in enumerate(text)
+    )

@@ -1,0 +1,172 @@
+"""Find an image's Notation signatures and attestations, and verify them.
+
+Room: images. Takes: a registry's Artifacts, references, trusted certificates. Gives:
+digests and statements, or errors with upstream's texts. Next:
+images/notation/envelope.py.
+May touch: the network through images/artifacts.py.
+Source: docs/behaviour/images 4 (1, 2, 6, 7).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+
+from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
+from kyverno_mp.images.artifacts import Artifacts, Descriptor, json_object
+from kyverno_mp.images.keys import failed, load_certificates
+from kyverno_mp.images.notation.envelope import check_envelope
+from kyverno_mp.images.notation.records import Refused, Target
+from kyverno_mp.limits import IMAGE_NOTARY_SIGNATURES_MAX
+from kyverno_mp.registry.reference import Reference
+from kyverno_mp.values.gotext import json_string
+from kyverno_mp.values.jsonvalue import Json
+
+_SIGNATURE_TYPE: Final = "application/vnd.cncf.notary.signature"
+_PREDICATE_BYTES_MAX: Final = 10_000_000
+_END: Final = "-----END CERTIFICATE-----"
+
+
+def load_trusted(certificate: str, chain: str) -> list[x509.Certificate]:
+    """Return the trusted certificates of an attestor. Raises: ExpressionFailed."""
+    text = "\n".join(filter(None, (certificate, chain)))
+    if not text:
+        # SAFETY: upstream crashes here; "nobody is named" is never "anybody".
+        raise failed("type Notary needs certificates")
+    if text.rpartition(_END)[2].strip():
+        raise failed("failed to parse certificates: error during PEM decoding")
+    try:
+        return load_certificates(text)
+    except ValueError as error:
+        raise failed(f"failed to parse certificates: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class NotaryReader:
+    """What verification needs beside the image."""
+
+    artifacts: Artifacts
+    trusted: Sequence[x509.Certificate]
+    now: datetime
+    deadline_ns: int
+
+    def verify(self, place: Reference, image: Descriptor) -> None:
+        """Require a good signature of the image. Raises: ExpressionFailed."""
+        name = f"{place.place}@{image.digest}"
+        target = Target(image.media_type, image.digest, len(image.body))
+        reasons: list[str] = []
+        found = [
+            str(one.get("digest"))
+            for one in self.artifacts.referring(place, image.digest, self.deadline_ns)
+            if one.get("artifactType") == _SIGNATURE_TYPE
+        ]
+        for digest in found[:IMAGE_NOTARY_SIGNATURES_MAX]:
+            media_type, blob = self._envelope(place, digest, name)
+            try:
+                check_envelope(media_type, blob, self.trusted, target, self.now)
+            except Refused as error:
+                text = f"failed to verify signature with digest {digest}, {error}"
+                reasons.append(text)
+            else:
+                return
+        if not found:
+            raise failed(
+                f"no signature is associated with {_quoted(name)}, make sure the"
+                " artifact was signed successfully"
+            )
+        if len(found) >= IMAGE_NOTARY_SIGNATURES_MAX:
+            # KYVERNO: also if there are exactly ten (docs/behaviour/images 4).
+            raise failed(
+                "signature evaluation stopped. The configured limit of"
+                f" {IMAGE_NOTARY_SIGNATURES_MAX} signatures to verify per artifact"
+                " exceeded"
+            )
+        raise failed("\n".join(("signature verification failed", *reasons)))
+
+    def _envelope(self, place: Reference, digest: str, name: str) -> tuple[str, bytes]:
+        """Return media type and bytes of the first layer of a signature manifest."""
+        try:
+            found = self.artifacts.document(place, digest, self.deadline_ns)
+            layers = json_object(found.body, digest).get("layers")
+            layer = layers[0] if type(layers) is list and layers else None
+            if type(layer) is not dict:
+                raise failed("the signature manifest has no layer")
+            given = str(layer.get("digest"))
+            blob = self.artifacts.blob(place, given, self.deadline_ns)
+        except DeadlinePassed:
+            raise
+        except (ExpressionFailed, DependencyError) as error:
+            raise failed(
+                "unable to retrieve digital signature with digest"
+                f" {_quoted(digest)} associated with {_quoted(name)} from the"
+                f" Repository, error : {error.message}"
+            ) from error
+        return str(layer.get("mediaType")), blob
+
+    def statement(
+        self, place: Reference, image: Descriptor, wanted: str, asked: str
+    ) -> dict[str, Json]:
+        """Return the first attestation of a type, which must be signed itself.
+
+        KYVERNO: the others of the type are not read (docs/behaviour/images 4).
+        Raises: ExpressionFailed, DependencyError.
+        """
+        listed = self.artifacts.referring(place, image.digest, self.deadline_ns)
+        for one in listed:
+            if one.get("artifactType") == wanted:
+                digest = str(one.get("digest"))
+                return self._attested(place, image, wanted, digest)
+        raise failed(
+            f"no matching attestations found for image {asked} with type {wanted}"
+        )
+
+    def _attested(
+        self, place: Reference, image: Descriptor, wanted: str, digest: str
+    ) -> dict[str, Json]:
+        referrer = self.artifacts.document(place, digest, self.deadline_ns)
+        self.verify(place, referrer)
+        manifest = json_object(referrer.body, digest)
+        _check_about(manifest, image.digest, wanted)
+        layers = manifest.get("layers")
+        if type(layers) is not list or not layers:
+            raise failed(f"no predicate found: {digest}")
+        if len(layers) > 1:
+            raise failed(f"multiple layers in predicate not supported: {digest}")
+        layer = layers[0] if type(layers[0]) is dict else {}
+        size, name = layer.get("size"), str(layer.get("digest"))
+        if type(size) is float and size > _PREDICATE_BYTES_MAX:
+            raise failed(
+                f"predicate size {size:.0f} exceeds {_PREDICATE_BYTES_MAX} for digest"
+                f" {name}"
+            )
+        blob = self.artifacts.blob(place, name, self.deadline_ns)
+        predicate = json_object(blob, f"predicate {name}")
+        shown = dict(manifest)
+        if shown.get("type") is None:
+            shown["type"] = wanted
+        if shown.get("predicate") is None:
+            shown["predicate"] = predicate
+        return shown
+
+
+def _check_about(manifest: Mapping[str, Json], digest: str, wanted: str) -> None:
+    """Require that the signed manifest itself says what it is, and about what.
+
+    SAFETY: the list of referrers is not signed, so upstream accepts an attestation
+    of another image, or of another type, that somebody lists here.
+    """
+    subject = manifest.get("subject")
+    if type(subject) is not dict or subject.get("digest") != digest:
+        raise failed(f"the attestation is not about {digest}")
+    config = manifest.get("config")
+    kind = manifest.get("artifactType") or (
+        config.get("mediaType") if type(config) is dict else None
+    )
+    if kind != wanted:
+        raise failed(f"the attestation is not of type {wanted}")
+
+
+def _quoted(text: str) -> str:
+    return json_string(text, escape_html=False)

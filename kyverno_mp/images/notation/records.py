@@ -1,0 +1,100 @@
+"""What the formats of Notation's envelopes share: their content, and signatures.
+
+Room: images. Takes: keys, signatures, bytes. Gives: Signed, Target, Refused.
+Next: images/notation/jws.py, cose.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/images 4 (3).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+X509: Final = "notary.x509"
+AUTHORITY: Final = "notary.x509.signingAuthority"
+SCHEME: Final = "io.cncf.notary.signingScheme"
+EXPIRY: Final = "io.cncf.notary.expiry"
+SIGNING_TIME: Final = "io.cncf.notary.signingTime"
+AUTHENTIC_TIME: Final = "io.cncf.notary.authenticSigningTime"
+NUMBERS: Final = {
+    name: number
+    for number, name in enumerate(
+        ("PS256", "PS384", "PS512", "ES256", "ES384", "ES512"), 1
+    )
+}
+"""The algorithms, with upstream's numbers, which messages show."""
+_HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
+    "256": hashes.SHA256,
+    "384": hashes.SHA384,
+    "512": hashes.SHA512,
+}
+_FIELD_BYTES: Final = {"ES256": 32, "ES384": 48, "ES512": 66}
+
+
+class Refused(Exception):
+    """A signature does not hold; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What must have been signed: a descriptor."""
+
+    media_type: str
+    digest: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The content of an envelope after its signature was checked."""
+
+    payload: bytes
+    content_type: str
+    algorithm: str
+    scheme: str
+    chain: Sequence[x509.Certificate]
+    signing_time: datetime | None = None
+    expiry: datetime | None = None
+    critical: dict[str, object] = field(default_factory=dict)
+    """Extended attributes that are marked critical."""
+
+
+def is_signed(
+    algorithm: str, leaf: x509.Certificate, signature: bytes, data: bytes
+) -> bool:
+    """Check raw ECDSA (r and s) or RSA-PSS with the leaf's key.
+
+    Raises: Refused if the algorithm is not for this key.
+    """
+    try:
+        key = leaf.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Refused("signature is invalid. Error: unsupported public key") from error
+    chosen = _HASHES[algorithm[2:]]()
+    try:
+        if algorithm in _FIELD_BYTES and isinstance(key, ec.EllipticCurvePublicKey):
+            size = _FIELD_BYTES[algorithm]
+            if len(signature) != 2 * size:
+                return False
+            r = int.from_bytes(signature[:size], "big")
+            s = int.from_bytes(signature[size:], "big")
+            key.verify(encode_dss_signature(r, s), data, ec.ECDSA(chosen))
+            return True
+        if algorithm not in _FIELD_BYTES and isinstance(key, rsa.RSAPublicKey):
+            scheme = padding.PSS(padding.MGF1(chosen), padding.PSS.AUTO)
+            key.verify(signature, data, scheme, chosen)
+            return True
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        return False
+    raise Refused("signature is invalid. Error: key is of invalid type")
+
+
+def is_algorithm(name: str) -> bool:
+    """Return whether signatures may use the algorithm."""
+    return name in NUMBERS

@@ -1,0 +1,179 @@
+"""Make the Terms of one attestor from its texts, in upstream's order.
+
+Room: images. Takes: a SignatureQuery, a TrustRoot. Gives: Terms.
+Next: images/verifier.py. May touch: the network through the TrustRoot it is given.
+Source: docs/behaviour/images 3.1 (the first error wins), 3.8.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final, NoReturn, Protocol
+
+from cryptography import x509
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.certificates import all_certificates
+from kyverno_mp.images.chains import verified_chain
+from kyverno_mp.images.ctlog import check_scts
+from kyverno_mp.images.keys import (
+    StaticKey,
+    Unproved,
+    certificate_key,
+    check_algorithm,
+    failed,
+    policy_certificate,
+    static_key,
+)
+from kyverno_mp.images.logkeys import LogKeys, log_keys
+from kyverno_mp.images.proof import UNTRUSTED, Terms
+from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.timestamps import Authority, authority_of
+from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX, IMAGE_CHAIN_LENGTH_MAX
+from kyverno_mp.program.ports import SignatureQuery
+
+_POOL: Final = "error creating root cert pool"
+_CHAIN_MAX: Final = IMAGE_CHAIN_LENGTH_MAX - 1
+
+
+class TrustRoot(Protocol):
+    """The certificates and keys that hold where a policy names none."""
+
+    def fulcio_roots(self, deadline_ns: int) -> Sequence[x509.Certificate]:
+        """Return the roots of the certificate authority. Raises: ExpressionFailed."""
+
+    def rekor_keys(self, deadline_ns: int) -> LogKeys:
+        """Return the keys of the transparency logs. Raises: ExpressionFailed."""
+
+    def ctlog_keys(self, deadline_ns: int) -> LogKeys:
+        """Return the keys of the certificate logs. Raises: ExpressionFailed."""
+
+    def target(self, name: str, deadline_ns: int) -> bytes:
+        """Return a file that the root vouches for. Raises: ExpressionFailed."""
+
+
+class NoTrustRoot:
+    """A trust root for callers that have none; nothing is trusted."""
+
+    def _refused(self, *_: object, **__: object) -> NoReturn:
+        text = "no TUF repository is configured, and the policy names no keys"
+        raise failed(text)
+
+    fulcio_roots = rekor_keys = ctlog_keys = target = _refused
+
+
+def terms_of(
+    asked: SignatureQuery,
+    trust: TrustRoot,
+    now: datetime,
+    deadline_ns: int,
+    search: Callable[[Signed], bytes] | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> Terms:
+    """Return what a signature must satisfy. Raises: ExpressionFailed."""
+    roots = _pool(asked.roots, "failed to load Root certificates")
+    check_algorithm(asked.algorithm)
+    key = _key(asked)
+    if key is None and asked.chain:
+        roots = _pool(asked.chain, "failed to load certificates")
+    elif key is None and not roots:
+        try:
+            roots = tuple(trust.fulcio_roots(deadline_ns))
+        except ExpressionFailed as error:
+            text = f"failed to get roots from fulcio: {error.message}"
+            raise failed(text) from error
+    return Terms(
+        now=now,
+        key=key,
+        roots=roots,
+        log=_log(asked, trust, deadline_ns),
+        scts=_scts(asked, key, trust, deadline_ns),
+        authority=_authority(asked),
+        search=search,
+        tick=tick,
+    )
+
+
+def _key(asked: SignatureQuery) -> StaticKey | None:
+    if asked.key:
+        return static_key(asked.key, asked.algorithm)
+    if not asked.certificate:
+        return None
+    key = certificate_key(asked.certificate, asked.algorithm)
+    if asked.chain:
+        _check_policy_chain(policy_certificate(asked.certificate), asked.chain)
+    return key
+
+
+def _pool(text: str, prefix: str) -> tuple[x509.Certificate, ...]:
+    if not text:
+        return ()
+    try:
+        return tuple(all_certificates(text, IMAGE_CERTIFICATES_MAX))
+    except Unproved as error:
+        reason = str(error) if "more than" in str(error) else _POOL
+        raise failed(f"{prefix}: {reason}") from None
+
+
+def _check_policy_chain(certificate: x509.Certificate, chain: str) -> None:
+    """Verify a policy's ``cert`` below its ``certChain``.
+
+    KYVERNO: this never succeeds, because it is done before ``ctlog`` is read: without
+    a timestamp of a log it fails, and with one there is no key for it
+    (docs/behaviour/images 3.1).
+    """
+    count = chain.count("-----BEGIN CERTIFICATE-----")
+    if count > _CHAIN_MAX:
+        text = f"certificate chain too long ({count}), maximum allowed is {_CHAIN_MAX}"
+        raise failed(text)
+    try:
+        given = all_certificates(chain, _CHAIN_MAX)
+    except Unproved as error:
+        raise failed(f"failed to load certificate chain: {error}") from None
+    begin = certificate.not_valid_before_utc
+    prefix = "failed to load validate certificate chain"
+    try:
+        found = verified_chain(certificate, given[-1:], given[:-1], begin)
+    except Unproved as error:
+        text = f"{prefix}: cert verification failed: {error}{UNTRUSTED}"
+        raise failed(text) from None
+    try:
+        check_scts(certificate, found[1] if found[1:] else None, {})
+    except Unproved as error:
+        raise failed(f"{prefix}: {error}") from None
+
+
+def _log(asked: SignatureQuery, trust: TrustRoot, deadline_ns: int) -> LogKeys | None:
+    if asked.logs.is_ignored:
+        return None
+    prefix = "failed to load Rekor public keys"
+    try:
+        if asked.logs.key:
+            return log_keys([asked.logs.key])
+        return trust.rekor_keys(deadline_ns)
+    except ValueError as error:
+        text = f"{prefix}: failed to get rekor public keys: {error}"
+        raise failed(text) from None
+    except ExpressionFailed as error:
+        raise failed(f"{prefix}: {error.message}") from error
+
+
+def _scts(
+    asked: SignatureQuery, key: StaticKey | None, trust: TrustRoot, deadline_ns: int
+) -> LogKeys | None:
+    """Return the keys; those of the trust root only where a certificate is verified."""
+    if asked.logs.ignores_scts:
+        return None
+    prefix = "failed to load CTLogs public keys"
+    try:
+        if asked.logs.scts_key:
+            return log_keys([asked.logs.scts_key])
+        return trust.ctlog_keys(deadline_ns) if key is None else None
+    except ValueError as error:
+        text = f"{prefix}: failed to get transparency log public keys: {error}"
+        raise failed(text) from None
+    except ExpressionFailed as error:
+        raise failed(f"{prefix}: {error.message}") from error
+
+
+def _authority(asked: SignatureQuery) -> Authority | None:
+    return authority_of(asked.logs.tsa_chain) if asked.logs.tsa_chain else None

@@ -1,0 +1,175 @@
+"""Evaluate ``validate.manifests``: the object must be one that attestors have signed.
+
+Room: program. Takes: ManifestsIR, the new object. Gives: Outcomes. Next:
+program/rule.py. May touch: signatures through program/ports.py.
+Source: docs/behaviour/images 7.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import DependencyError, ExpressionFailed
+from kyverno_mp.ir.rules import ManifestsIR
+from kyverno_mp.policy.fields.image_verification import Attestor, AttestorSet
+from kyverno_mp.policy.fields.validation import Manifests
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, Outcome
+from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.key_entries import expanded
+from kyverno_mp.program.ports import ManifestQuery, SignedManifests
+from kyverno_mp.values.jsonvalue import Json
+
+_DOMAIN: Final = "cosign.sigstore.dev"
+_ERROR: Final = "error occurred during manifest verification: "
+
+
+class ManifestBody:
+    """One linked ``manifests`` block."""
+
+    def __init__(self, ir: ManifestsIR) -> None:
+        self._given = msgspec.convert(ir.settings, Manifests)
+
+    def fast(self, _scope: RuleContext, target: Json, /) -> int:
+        """Return that only ``explain`` knows; nothing on DELETE."""
+        return EXPLAIN if target else NONE
+
+    def explain(self, scope: RuleContext, target: Json, /) -> list[Outcome]:
+        """Verify all sets."""
+        if not target:
+            return []
+        request = scope.root.get("request")
+        if type(request) is dict and request.get("dryRun") is True:
+            return [Outcome(result.PASS, "allowed because of DryRun request")]
+        port = scope.cluster_data.manifests
+        if port is None:
+            # SAFETY: what cannot be verified is an error, never a pass.
+            return [Outcome(result.ERROR, f"{_ERROR}manifests are not verified here")]
+        run = _Run(port, self._given, target, scope.runtime.deadline_ns)
+        reasons = []
+        try:
+            for index, listed in enumerate(self._given.attestors):
+                holds, reason = run.verify_set(listed, f".attestors[{index}]")
+                if not holds:
+                    return [Outcome(result.FAIL, reason)]
+                reasons.append(reason)
+        except ExpressionFailed as error:
+            return [Outcome(result.ERROR, _ERROR + error.message)]
+        text = f"verified manifest signatures; {','.join(reasons)}"
+        return [Outcome(result.PASS, text)]
+
+
+class _Run:
+    """The verification of one object."""
+
+    def __init__(
+        self,
+        port: SignedManifests,
+        given: Manifests,
+        target: dict[str, Json],
+        deadline_ns: int,
+    ) -> None:
+        self._deadline_ns = deadline_ns
+        self._port = port
+        self._given = given
+        self._target = target
+
+    def verify_set(self, listed: AttestorSet, path: str) -> tuple[bool, str]:
+        """Return whether enough entries hold, and the text.
+
+        Raises: ExpressionFailed if not, and an entry could not be judged.
+        """
+        entries = list(expanded(listed))
+        wanted = listed.count or len(entries)
+        held: list[str] = []
+        reasons: list[str] = []
+        errors: list[str] = []
+        for index, entry in enumerate(entries):
+            try:
+                holds, reason = self._entry(entry, f"{path}.entries[{index}]")
+            except ExpressionFailed as error:
+                errors.append(error.message)
+            else:
+                (held if holds else reasons).append(reason)
+            if len(held) >= wanted:
+                return True, _counted("succeeded", len(held), wanted, held)
+        if errors:
+            raise ExpressionFailed("manifest.entries", "; ".join(errors))
+        return False, _counted("failed", len(held), wanted, reasons)
+
+    def _entry(self, entry: Attestor, path: str) -> tuple[bool, str]:
+        if entry.attestor is not None:
+            return self._nested(entry, path)
+        for text in _mismatches(entry, self._target):
+            raise ExpressionFailed("manifest.annotations", text)
+        place = path + _kind_of(entry)
+        try:
+            answer = self._port.verify(self._query(entry), self._deadline_ns)
+        except (ExpressionFailed, DependencyError) as error:
+            text = f"{place}: {error.message}"
+            if error.code == "manifest.absent":
+                return False, text
+            raise ExpressionFailed(error.code, text) from error
+        if answer.is_verified:
+            return True, f"singed by a valid signer: {answer.signer}"
+        if answer.diff:
+            text = f"failed to verify signature. diff found; {answer.diff}"
+        elif answer.signer:
+            text = f"no signer matches with this resource. signed by {answer.signer}"
+        else:
+            text = "failed to verify signature."
+        return False, f"{place}: {text}"
+
+    def _nested(self, entry: Attestor, path: str) -> tuple[bool, str]:
+        try:
+            nested = msgspec.convert(entry.attestor, AttestorSet)
+        except msgspec.ValidationError as error:
+            text = f"failed to unmarshal nested attestor {path}: {error}"
+            raise ExpressionFailed("manifest.nested", text) from error
+        path = f"{path}.attestor"
+        try:
+            return self.verify_set(nested, path)
+        except ExpressionFailed as error:
+            text = f"failed to verify signature; {path}: {error.message}"
+            raise ExpressionFailed(error.code, text) from error
+
+    def _query(self, entry: Attestor) -> ManifestQuery:
+        """SAFETY: of this entry alone; upstream keeps options of earlier entries."""
+        keys, certificates = entry.keys, entry.certificates
+        return ManifestQuery(
+            document=self._target,
+            domain=self._given.annotation_domain or _DOMAIN,
+            key=keys.public_keys if keys is not None else "",
+            certificate=certificates.cert if certificates is not None else "",
+            keyless=entry.keyless,
+            ignored=self._given.ignore_fields,
+        )
+
+
+def _counted(outcome: str, held: int, wanted: int, texts: list[str]) -> str:
+    return (
+        f"manifest verification {outcome}; verifiedCount {held}; requiredCount"
+        f" {wanted}; message {','.join(texts)}"
+    )
+
+
+def _kind_of(entry: Attestor) -> str:
+    if entry.keys is not None:
+        return ".keys"
+    if entry.certificates is not None:
+        return ".certificates"
+    return ".keyless" if entry.keyless is not None else ""
+
+
+def _mismatches(entry: Attestor, target: dict[str, Json]) -> Iterator[str]:
+    metadata = target.get("metadata")
+    given = metadata.get("annotations") if type(metadata) is dict else None
+    has = given if type(given) is dict else {}
+    for key, wanted in entry.annotations.items():
+        found = has.get(key, "")
+        if found != wanted:
+            yield (
+                f"annotations mismatch: {found} does not match expected value"
+                f" {wanted} for key {key}"
+            )

@@ -1,0 +1,43 @@
+"""Make one entry of each key of an attestor set.
+
+Room: program. Takes: an AttestorSet. Gives: its entries. Next:
+program/images/attestors, program/bodies/manifests. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/images 1.2 (publicKeys).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.policy.fields.image_verification import Attestor, AttestorSet
+
+_END: Final = "-----END PUBLIC KEY-----"
+
+
+def expanded(listed: AttestorSet) -> Iterator[Attestor]:
+    """Yield one entry for each key of a text with several.
+
+    KYVERNO: done before counting, so two keys without a count must both have signed.
+    """
+    for entry in listed.entries:
+        texts = split_keys(entry.keys.public_keys) if entry.keys is not None else []
+        if entry.keys is None or len(texts) == 1:
+            yield entry
+            continue
+        for text in texts:
+            keys = msgspec.structs.replace(entry.keys, public_keys=text)
+            yield msgspec.structs.replace(entry, keys=keys)
+
+
+def split_keys(text: str) -> list[str]:
+    """Return one text for each key; a text without a second key stays whole.
+
+    KYVERNO: what follows the last key is dropped only if there are several
+    (docs/behaviour/images 1.2).
+    """
+    parts = text.split(_END)
+    if len(parts) <= 2:  # noqa: PLR2004 - one key, and what follows it
+        return [text]
+    return [part + _END for part in parts[:-1]]

@@ -1,0 +1,126 @@
+"""A keyless signed manifest needs a certificate of the roots, a log and the signer."""
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from cryptography import x509
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.logkeys import LogKeys
+from kyverno_mp.images.manifests.verifier import ManifestVerifier
+from kyverno_mp.policy.fields.image_verification import KeylessAttestor
+from kyverno_mp.program.ports import ManifestQuery
+from tests.images import bundle_rig, manifest_rig, rig
+from tests.images.test_manifests import MAP
+
+WHO = KeylessAttestor(issuer=rig.ISSUER, subject=rig.SUBJECT)
+
+
+class Trust:
+    """The trust root of an own deployment."""
+
+    def __init__(self, own: rig.Sigstore) -> None:
+        self._own = own
+
+    def fulcio_roots(self, _deadline_ns: int) -> Sequence[x509.Certificate]:
+        return [self._own.root.certificate]
+
+    def rekor_keys(self, _deadline_ns: int) -> LogKeys:
+        return self._own.rekor_keys
+
+    def ctlog_keys(self, _deadline_ns: int) -> LogKeys:
+        return self._own.ctlog_keys
+
+    def target(self, _name: str, _deadline_ns: int) -> bytes:
+        return json.dumps(bundle_rig.trusted_root(self._own)).encode()
+
+
+@pytest.fixture(scope="module")
+def own() -> rig.Sigstore:
+    return rig.Sigstore()
+
+
+def signed(own: rig.Sigstore, signer: rig.Issued) -> dict[str, Any]:
+    """Return an object with signature, certificate and log entry."""
+    message = manifest_rig.of_objects(MAP)
+    signature = rig.sign(signer.key, message)
+    made = manifest_rig.annotated(MAP, message, signature)
+    held = rig.pem(signer.certificate)
+    body = rig.hashedrekord(message, signature, held)
+    entry = own.bundle(body, bundle_rig.AT)
+    for name, text in (("certificate", held), ("bundle", entry)):
+        place = f"{manifest_rig.DOMAIN}/{name}"
+        made["metadata"]["annotations"][place] = manifest_rig.encoded(text.encode())
+    return made
+
+
+def verdict(own: rig.Sigstore, made: dict[str, Any], who: KeylessAttestor = WHO) -> str:
+    """Return the signer, or a text that begins with an exclamation mark."""
+    asked = ManifestQuery(made, manifest_rig.DOMAIN, keyless=who)
+    try:
+        answer = ManifestVerifier(Trust(own)).verify(asked, 0)
+    except ExpressionFailed as error:
+        return f"! {error.message}"
+    return answer.signer if answer.is_verified else f"! {answer.diff}"
+
+
+def test_the_signer(own: rig.Sigstore) -> None:
+    made = signed(own, own.leaf())
+    assert verdict(own, made) == rig.SUBJECT
+    made["data"]["a"] = "9"
+    assert "data.a" in verdict(own, made)
+
+
+def test_a_self_signed_certificate_does_not_pass(own: rig.Sigstore) -> None:
+    """SAFETY: upstream believes the log entry, and reads the name from anybody's."""
+    extensions = [rig.usage(), rig.names(), rig.extension(1, rig.ISSUER)]
+    own_made = rig.issue("", is_authority=False, extensions=extensions)
+    assert verdict(own, signed(own, own_made)).startswith("! ")
+    stranger = rig.issue("middle", rig.issue("root"))
+    assert verdict(own, signed(own, own.leaf(by=stranger))).startswith("! ")
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        # SAFETY: upstream does not check the issuer.
+        KeylessAttestor(issuer="https://other", subject=rig.SUBJECT),
+        KeylessAttestor(issuer=rig.ISSUER, subject="you@example.com"),
+        KeylessAttestor(issuer=rig.ISSUER),
+        KeylessAttestor(),
+    ],
+)
+def test_other_identities_do_not_pass(own: rig.Sigstore, who: KeylessAttestor) -> None:
+    assert verdict(own, signed(own, own.leaf()), who).startswith("! ")
+
+
+def test_the_roots_of_the_policy(own: rig.Sigstore) -> None:
+    made = signed(own, own.leaf())
+    ours = rig.pem(own.root.certificate, own.middle.certificate)
+    theirs = rig.pem(rig.issue("root").certificate)
+    who = KeylessAttestor(issuer=rig.ISSUER, subject=rig.SUBJECT, roots=ours)
+    assert verdict(own, made, who) == rig.SUBJECT
+    who = KeylessAttestor(issuer=rig.ISSUER, subject=rig.SUBJECT, roots=theirs)
+    assert verdict(own, made, who).startswith("! ")
+
+
+@pytest.mark.parametrize("name", ["certificate", "bundle"])
+def test_each_part_is_needed(own: rig.Sigstore, name: str) -> None:
+    made = signed(own, own.leaf())
+    place = f"{manifest_rig.DOMAIN}/{name}"
+    other = signed(own, own.leaf())["metadata"]["annotations"][place]
+    annotations = made["metadata"]["annotations"]
+    annotations[place] = other
+    assert verdict(own, made).startswith("! ")
+    annotations[place] = base64.b64encode(b"x").decode()
+    assert verdict(own, made).startswith("! ")
+    del annotations[place]
+    assert "provide a key" in verdict(own, made)
+
+
+def test_another_log(own: rig.Sigstore) -> None:
+    stranger = rig.Sigstore(root=own.root)
+    assert verdict(own, signed(stranger, own.leaf())).startswith("! ")

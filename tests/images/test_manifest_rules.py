@@ -1,0 +1,200 @@
+"""Rules with ``validate.manifests``: counts, nesting, texts, and what never passes."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.images.manifests.verifier import ManifestVerifier
+from kyverno_mp.policy.capabilities import missing_capability
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.ports import (
+    OFFLINE,
+    ClusterData,
+    ManifestAnswer,
+    ManifestQuery,
+)
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import ERROR, FAIL, PASS
+from tests.image_rig import Signer
+from tests.images import manifest_rig as rig
+from tests.images.test_manifests import MAP
+
+ONE, OTHER = Signer(), Signer()
+_VERIFYING = ClusterData(manifests=ManifestVerifier())
+
+
+def policy(*sets: dict[str, Any], **more: Any) -> ClusterPolicy:
+    manifests = {"attestors": list(sets), **more}
+    document = decode(
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": "signed"},
+            "spec": {
+                "rules": [
+                    {
+                        "name": "r",
+                        "match": {"any": [{"resources": {"kinds": ["ConfigMap"]}}]},
+                        "validate": {
+                            "failureAction": "Enforce",
+                            "manifests": manifests,
+                        },
+                    }
+                ]
+            },
+        }
+    )
+    assert isinstance(document, ClusterPolicy)
+    return document
+
+
+def key(*signers: Signer) -> dict[str, Any]:
+    return {"keys": {"publicKeys": "".join(one.pem for one in signers)}}
+
+
+def judged(
+    document: ClusterPolicy,
+    target: dict[str, Any],
+    ports: ClusterData = _VERIFYING,
+    **more: Any,
+) -> tuple[str, str]:
+    """Return status and message of the one result."""
+    clock = Clock(lambda: datetime(2026, 1, 1, tzinfo=UTC), lambda: 0)
+    engine = Engine(ports, clock)
+    linked = link_policy(compile_policy(document, verifies=True))
+    request = Request(
+        operation=more.pop("operation", "CREATE"),
+        kind="ConfigMap",
+        version="v1",
+        object=target,
+        **more,
+    )
+    (one,) = engine.explain(linked, engine.open(request)).results
+    return one.status, one.message
+
+
+def signed_by(*signers: Signer) -> dict[str, Any]:
+    message = rig.of_objects(MAP)
+    return rig.annotated(MAP, message, *(one.sign(message) for one in signers))
+
+
+def test_counts_and_texts() -> None:
+    both = {"entries": [key(ONE), key(OTHER)]}
+    status, text = judged(policy({**both, "count": 1}), signed_by(OTHER))
+    assert status == PASS
+    assert text == (
+        "verified manifest signatures; manifest verification succeeded; verifiedCount"
+        " 1; requiredCount 1; message singed by a valid signer: "
+    )
+    status, text = judged(policy(both), signed_by(OTHER))
+    assert status == ERROR
+    assert text.startswith(
+        "error occurred during manifest verification: .attestors[0].entries[0].keys:"
+    )
+    assert judged(policy(both), signed_by(ONE, OTHER))[0] == PASS
+    assert judged(policy({"entries": [key(ONE, OTHER)]}), signed_by(ONE))[0] == ERROR
+    assert judged(policy({**both, "count": 3}), signed_by(ONE, OTHER))[0] == FAIL
+    assert judged(policy(both, {"entries": [key(Signer())]}), signed_by(ONE, OTHER))[
+        0
+    ] == (ERROR)
+
+
+def test_an_entry_keeps_nothing_of_the_one_before() -> None:
+    """SAFETY: upstream shares options: the key of one entry stays for the next."""
+    entries = [key(ONE), {"annotations": {}}]
+    status, text = judged(policy({"entries": entries}), signed_by(ONE))
+    assert status == ERROR
+    assert ".attestors[0].entries[1]: failed to verify signature" in text
+
+
+def test_nested_sets() -> None:
+    nested = {"attestor": {"entries": [key(ONE)]}}
+    assert judged(policy({"entries": [nested]}), signed_by(ONE))[0] == PASS
+    status, text = judged(policy({"entries": [nested]}), signed_by(OTHER))
+    assert status == ERROR
+    assert "failed to verify signature; .attestors[0].entries[0].attestor: " in text
+    bad = {"attestor": {"count": "x"}}
+    assert missing_capability(
+        policy({"entries": [bad]}).spec.rules[0], verifies=True
+    ).endswith(".attestor")
+
+
+def test_annotations_of_the_object() -> None:
+    entry = {**key(ONE), "annotations": {"team": "a"}}
+    status, text = judged(policy({"entries": [entry]}), signed_by(ONE))
+    assert status == ERROR
+    assert "annotations mismatch:  does not match expected value a for key team" in text
+
+
+def test_an_update_of_an_unsigned_object_is_verified() -> None:
+    """An object that was not signed before is no reason to admit another one."""
+    status, _ = judged(
+        policy({"entries": [key(ONE)]}), MAP, operation="UPDATE", old_object=MAP
+    )
+    assert status == FAIL
+
+
+def test_without_a_verifier_nothing_passes() -> None:
+    status, text = judged(policy({"entries": [key(ONE)]}), signed_by(ONE), OFFLINE)
+    assert status == ERROR
+    assert "manifests are not verified here" in text
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        # SAFETY: upstream accepts any signer.
+        (
+            {"keys": {"secret": {"name": "a", "namespace": "b"}}},
+            "validate.manifests.attestors.keys without publicKeys",
+        ),
+        ({"keys": {"kms": "awskms://a"}}, "attestors.keys without publicKeys"),
+        (
+            {"certificates": {"cert": "a", "certChain": "b"}},
+            "attestors.certificates.certChain",
+        ),
+        ({**key(ONE), "repository": "r"}, "attestors.repository"),
+        (
+            {"attestor": {"entries": [{"keys": {"kms": "a"}}]}},
+            "attestors.keys without publicKeys",
+        ),
+    ],
+)
+def test_what_is_refused_by_name(entry: dict[str, Any], name: str) -> None:
+    rule = policy({"entries": [entry]}).spec.rules[0]
+    assert missing_capability(rule, verifies=True).endswith(name)
+    assert missing_capability(rule) == "validate.manifests"
+
+
+def test_a_repository_is_refused_by_name() -> None:
+    rule = policy({"entries": [key(ONE)]}, repository="r").spec.rules[0]
+    assert missing_capability(rule, verifies=True) == "validate.manifests.repository"
+
+
+@pytest.mark.parametrize(
+    "text", ["file.pub", "k8s://a/b", "-----BEGIN PUBLIC KEY-----"]
+)
+def test_keys_that_are_none(text: str) -> None:
+    entry = {"keys": {"publicKeys": text}}
+    status, found = judged(policy({"entries": [entry]}), signed_by(ONE))
+    assert status == ERROR
+    assert "failed to judge signature type from public key configuration" in found
+
+
+class Unreachable:
+    """A trust root behind a network that is down."""
+
+    def verify(self, _asked: ManifestQuery, _deadline_ns: int) -> ManifestAnswer:
+        raise DeadlinePassed("registry.deadline", "it did not answer")
+
+
+def test_an_outage_is_an_error_of_the_rule() -> None:
+    ports = ClusterData(manifests=Unreachable())
+    status, text = judged(policy({"entries": [key(ONE)]}), signed_by(ONE), ports)
+    assert status == ERROR
+    assert text.endswith(".attestors[0].entries[0].keys: it did not answer")

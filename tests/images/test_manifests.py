@@ -1,0 +1,310 @@
+"""An object passes only if it is what the named signer has signed.
+
+Red here means: an object that was changed after it was signed, or that somebody else
+signed, is admitted.
+"""
+
+import base64
+import copy
+import gzip
+import json
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kyverno_mp import limits
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.manifests.verifier import ManifestVerifier
+from kyverno_mp.policy.fields.validation import ObjectFieldBinding, ObjectReference
+from kyverno_mp.program.ports import ManifestQuery
+from tests.image_rig import Signer
+from tests.images import manifest_rig as rig
+
+_ALL = "KYVERNO_MP_TEST_ALL_MUTATIONS"
+_SAMPLE = 1500
+_MESSAGE = f"{rig.DOMAIN}/message"
+_SIGNATURE = f"{rig.DOMAIN}/signature"
+MAP: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "settings", "namespace": "d"},
+    "data": {"a": "1", "b": "2"},
+}
+POLICY: dict[str, Any] = {
+    "apiVersion": "networking.k8s.io/v1",
+    "kind": "NetworkPolicy",
+    "metadata": {"name": "deny"},
+    "spec": {
+        "podSelector": {},
+        "ingress": [{"from": [{"podSelector": {"matchLabels": {"a": "b"}}}]}],
+    },
+}
+_PRIVILEGED = {"privileged": True}
+WEB: dict[str, Any] = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "web"},
+    "spec": {
+        "template": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "a",
+                        "image": "a",
+                        "securityContext": {"privileged": True},
+                    },
+                    {"name": "b", "image": "b"},
+                ]
+            }
+        }
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def signer() -> Signer:
+    return Signer()
+
+
+def verdict(
+    document: dict[str, Any],
+    signer: Signer,
+    *ignored: ObjectFieldBinding,
+    domain: str = rig.DOMAIN,
+) -> str:
+    """Return "" or why the object is not verified."""
+    asked = ManifestQuery(document, domain, key=signer.pem, ignored=ignored)
+    try:
+        answer = ManifestVerifier().verify(asked, 0)
+    except ExpressionFailed as error:
+        return f"{error.code}: {error.message}"
+    return "" if answer.is_verified else answer.diff or "not verified"
+
+
+def changed(
+    document: dict[str, Any], signer: Signer, change: Callable[[Any], object]
+) -> str:
+    """Sign, change, verify."""
+    made = copy.deepcopy(rig.signed(document, signer))
+    change(made)
+    return verdict(made, signer)
+
+
+def test_a_signed_object(signer: Signer) -> None:
+    assert not verdict(rig.signed(MAP, signer), signer)
+    assert "invalid signature" in verdict(rig.signed(MAP, Signer()), signer)
+    assert "manifest.absent" in verdict(MAP, signer)
+
+
+def test_the_second_signature_may_be_the_one(signer: Signer) -> None:
+    message = rig.of_objects(MAP)
+    both = [Signer().sign(message), signer.sign(message)]
+    assert not verdict(rig.annotated(MAP, message, *both), signer)
+    many = [both[0]] * limits.MANIFEST_SIGNATURES_MAX
+    assert not verdict(rig.annotated(MAP, message, *many[1:], both[1]), signer)
+    assert verdict(rig.annotated(MAP, message, *many, both[1]), signer)
+
+
+def _set(*path: Any, to: Any) -> Callable[[Any], object]:
+    def change(document: Any) -> None:
+        for name in path[:-1]:
+            document = document[name]
+        document[path[-1]] = to
+
+    return change
+
+
+_CONTAINERS = ("spec", "template", "spec", "containers")
+
+
+@pytest.mark.parametrize(
+    ("document", "change", "key"),
+    [
+        (MAP, _set("data", "a", to="9"), "data.a"),
+        (MAP, _set("data", "a", to=1), "data.a"),
+        # SAFETY: the names of ignored fields count from the first character only.
+        (MAP, _set("data", "status", to="x"), "data.status"),
+        (MAP, _set("data", "my-status", to="x"), "data.my-status"),
+        (MAP, _set("data", "metadata.uid", to="x"), "data.metadata.uid"),
+        # SAFETY: an empty map or list is a value: here it selects every pod.
+        (
+            POLICY,
+            _set("spec", "ingress", 0, "from", 0, "namespaceSelector", to={}),
+            "spec.ingress.0.from.0.namespaceSelector",
+        ),
+        (POLICY, _set("spec", "ingress", to=[{}]), "spec.ingress.0"),
+        (POLICY, _set("spec", "egress", to=[]), "spec.egress"),
+        # SAFETY: a path is no text: a dot in a key is none between keys.
+        (
+            {**MAP, "data": {"a": {"b": "1"}}},
+            _set("data", to={"a.b": "1"}),
+            "data.a.b",
+        ),
+        (WEB, _set(*_CONTAINERS, 1, "image", to="c"), f"{'.'.join(_CONTAINERS)}.1"),
+    ],
+)
+def test_what_changed_is_shown(
+    signer: Signer, document: dict[str, Any], change: Callable[[Any], object], key: str
+) -> None:
+    found = changed(document, signer, change)
+    assert found.startswith("{"), found
+    assert any(one["key"].startswith(key) for one in json.loads(found)["items"])
+
+
+def test_a_value_that_moves_within_a_list_is_a_change(signer: Signer) -> None:
+    """SAFETY: upstream drops pairs of an added and a removed value of lists."""
+
+    def move(document: Any) -> None:
+        first, second = document["spec"]["template"]["spec"]["containers"]
+        second["securityContext"] = first.pop("securityContext")
+
+    assert "privileged" in changed(WEB, signer, move)
+
+
+@pytest.mark.parametrize(
+    ("document", "change"),
+    [
+        (MAP, _set("status", to={"a": 1})),
+        (MAP, _set("metadata", "uid", to="u")),
+        (MAP, _set("metadata", "namespace", to="other")),
+        (MAP, _set("metadata", "labels", to={})),
+        (WEB, _set(*_CONTAINERS, 0, "imagePullPolicy", to="Always")),
+        (WEB, _set(*_CONTAINERS, 1, "resources", to={})),
+        (WEB, _set(*_CONTAINERS, 1, "image", to="b:latest")),
+        (WEB, _set(*_CONTAINERS, 1, "image", to="docker.io/b")),
+        (WEB, _set("spec", "strategy", to={"type": "Recreate"})),
+    ],
+)
+def test_what_a_cluster_adds_is_no_change(
+    signer: Signer, document: dict[str, Any], change: Callable[[Any], object]
+) -> None:
+    assert not changed(document, signer, change)
+
+
+def test_ignored_fields_of_the_policy(signer: Signer) -> None:
+    made = rig.signed(MAP, signer)
+    made["data"]["a"] = "9"
+
+    def ignoring(field: str, **of: str) -> str:
+        objects = (ObjectReference(**of),) if of else ()
+        return verdict(made, signer, ObjectFieldBinding((field,), objects))
+
+    assert not ignoring("data.a")
+    assert not ignoring("data.*", kind="ConfigMap", name="set*")
+    assert ignoring("data.b")
+    assert ignoring("data.a", kind="Secret")
+    assert ignoring("data.a", kind="ConfigMap", namespace="other")
+    assert ignoring("")
+
+
+def test_the_object_does_not_say_where_to_look(signer: Signer) -> None:
+    """SAFETY: upstream reads the manifest from the image that the object names."""
+    made = rig.signed(MAP, signer)
+    place = f"{rig.DOMAIN}/resourceBundleRef"
+    made["metadata"]["annotations"][place] = "evil.example/any:v1"
+    assert not verdict(made, signer)
+    del made["metadata"]["annotations"][_MESSAGE]
+    assert "message not found" in verdict(made, signer)
+
+
+def test_no_key_is_no_signer(signer: Signer) -> None:
+    """SAFETY: an attestor that names nobody never means anybody."""
+    asked = ManifestQuery(rig.signed(MAP, signer), rig.DOMAIN)
+    with pytest.raises(ExpressionFailed, match="provide a key"):
+        ManifestVerifier().verify(asked, 0)
+
+
+def test_the_domain_of_the_annotations(signer: Signer) -> None:
+    made = rig.signed(MAP, signer)
+    assert "message not found" in verdict(made, signer, domain="other.example")
+
+
+def test_the_manifest_of_several_with_the_same_kind(signer: Signer) -> None:
+    others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(5)]
+    assert not verdict(rig.signed(MAP, signer, *others), signer)
+    renamed = rig.signed(MAP, signer, *others)
+    renamed["metadata"]["name"] = "nobody"
+    assert "metadata.name" in verdict(renamed, signer)
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    made = copy.deepcopy(MAP)
+    made["metadata"]["annotations"] = {_MESSAGE: rig.encoded(data), _SIGNATURE: "AA=="}
+    return made
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\x1f\x8b",
+        gzip.compress(b"x" * 512),
+        gzip.compress(b"") + b"more",
+        gzip.compress(b" " * (limits.MANIFEST_BYTES_MAX + 1)),
+        rig.archive([("a.yaml", b"---\n{}\n" * (limits.MANIFEST_DOCUMENTS_MAX + 1))]),
+        rig.archive([("a.yaml", b"a: [")]),
+        rig.archive([("a.txt", b"kind: ConfigMap")]),
+        b"kind: [",
+        b"&a [*a, *a]",
+    ],
+)
+def test_messages_that_are_none(signer: Signer, message: bytes) -> None:
+    assert verdict(_message(message), signer).startswith(
+        ("manifest.message: ", "manifest.absent: ")
+    )
+
+
+def test_a_message_that_is_no_base64(signer: Signer) -> None:
+    made = rig.signed(MAP, signer)
+    made["metadata"]["annotations"][_MESSAGE] = "?"
+    assert "failed to decode base64 message in the annotation" in verdict(made, signer)
+
+
+def test_bound_of_fields(signer: Signer) -> None:
+    made = rig.signed(MAP, signer)
+    made["data"] = {str(one): "x" for one in range(limits.MANIFEST_FIELDS_MAX + 1)}
+    assert f"more than {limits.MANIFEST_FIELDS_MAX} fields" in verdict(made, signer)
+
+
+def test_a_renamed_object_is_compared_with_few(signer: Signer) -> None:
+    """The right one is the fourth of four that are equally similar."""
+    others = [{**MAP, "metadata": {"name": f"m{number}"}} for number in range(4)]
+    message = rig.of_objects(*others)
+    made = rig.annotated(MAP, message, signer.sign(message))
+    ignored = ObjectFieldBinding(("metadata.name",))
+    assert not verdict(made, signer, ignored)
+    assert len(others) > limits.MANIFEST_CANDIDATES_MAX
+
+
+def test_no_mutation_verifies(signer: Signer) -> None:
+    """Each byte of the message and of the signature counts."""
+    message = rig.of_objects(MAP)
+    made = rig.annotated(MAP, message, signer.sign(message))
+    assert not verdict(made, signer)
+    annotations = made["metadata"]["annotations"]
+    inner = {_MESSAGE: message, _SIGNATURE: signer.sign(message)}
+    places = [
+        (name, at, to)
+        for name, data in inner.items()
+        for at in range(len(data))
+        for to in range(256)
+        if to != data[at]
+    ]
+    if not os.environ.get(_ALL):
+        places = random.Random(7).sample(places, _SAMPLE)
+    for name, at, to in places:
+        data = bytearray(inner[name])
+        data[at] = to
+        text = rig.encoded(bytes(data)) if name == _MESSAGE else _plain(data)
+        annotations[name] = text
+        assert verdict(made, signer), (name, at, to)
+        annotations[name] = _plain(inner[name])
+        if name == _MESSAGE:
+            annotations[name] = rig.encoded(message)
+
+
+def _plain(data: bytes | bytearray) -> str:
+    return base64.b64encode(bytes(data)).decode()
