@@ -55,7 +55,7 @@ def check_readable(certificate: x509.Certificate) -> None:
         for part in ("issuer", "subject", "version", *_TIMES):
             getattr(certificate, part)
         signature = certificate.signature
-    except (ValueError, TypeError, x509.InvalidVersion) as error:
+    except (ValueError, TypeError, LookupError, x509.InvalidVersion) as error:
         raise Unproved(f"x509: malformed certificate: {error}") from None
     # SAFETY: nobody has signed the number of unused bits before the signature; only
     # one value is canonical, and Go accepts no other.

@@ -98,7 +98,7 @@ def verified_timestamp(
         _check_usage(signer, authority)
         _check_message(answer, signed)
         _verify(answer, signer, authority)
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, LookupError) as error:
         # The parts of a response are parsed when they are first asked for.
         raise Unproved(f"{_PARSE}: {error}") from None
     return at
