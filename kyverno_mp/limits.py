@@ -603,9 +603,12 @@ REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
 IMAGE_CLIENTS_MAX = 32
 """Clients of one worker, one for each imageRegistryCredentials block in use."""
 
-IMAGE_CACHED_BYTES_MAX = 64 * 1024
-"""One verified result in the cache of the pod; larger statements are read again. With
-1,000 entries, the default, at most 64 MiB of memory; signatures take 200 bytes."""
+IMAGE_CACHED_BYTES_MAX = 256 * 1024
+"""One verified result in the cache of the pod; larger statements are read again. A
+signature takes 200 bytes."""
+
+IMAGE_CACHE_BYTES_MAX = 8 * 1024 * 1024
+"""All verified results of the pod: its folder in memory also holds the policies."""
 
 IMAGE_FLIGHT_WAIT_S = 2.0
 """How long a review waits for another one that verifies the same image; then it

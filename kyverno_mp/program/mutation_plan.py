@@ -7,6 +7,7 @@ May touch: registries through program/ports.py.
 Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.1.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from kyverno_mp.errors import (
@@ -78,6 +79,7 @@ class _Prepared:
     ) -> None:
         self.policies = policies
         self.images = images
+        everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
         everything = [*self.policies, *self.images]
         self.fails = any(p.failure_policy == "Fail" for p, _ in everything)
         effects = 0

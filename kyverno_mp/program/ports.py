@@ -95,6 +95,7 @@ class SignatureQuery(NamedTuple):
     repository: str = ""
     oci11: bool = False
     access: RegistryAccess = RegistryAccess()
+    use_cache: bool = True
 
 
 class ReviewedImages(Protocol):

@@ -45,7 +45,7 @@ _TOKEN = msgspec.json.Decoder(_Token)
 class Session:
     """One repository of one registry; asks for authorization after a 401."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent facts, most of them keyword-only
         self,
         host: str,
         repository: str,

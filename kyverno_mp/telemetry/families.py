@@ -371,6 +371,21 @@ DASHBOARD_LEFT_OUT: Final = Family(
     "Number of results of stored reports that the dashboard does not list, for lack of"
     " room.",
 )
+IMAGE_CACHE: Final = Family(
+    "kyverno_mp_image_verify_cache_total",
+    "counter",
+    ("event",),
+    "Uses of the pod's cache of verified images: hit, miss, stored, evicted, too_large"
+    " (not stored), failed (a file could not be read or written).",
+)
+REGISTRY_CALLS: Final = Family(
+    "kyverno_mp_registry_calls_total",
+    "counter",
+    ("outcome",),
+    "Number of calls to image registries, by outcome: the HTTP status, deadline,"
+    " network (no connection), refused (an address that is not allowed, or a response"
+    " that is too large).",
+)
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
@@ -384,6 +399,7 @@ RECORDED: Final = (
     *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
     *(DASHBOARD_REQUESTS, DASHBOARD_LEFT_OUT),
     REPORTS_STALENESS,
+    *(IMAGE_CACHE, REGISTRY_CALLS),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -49,9 +49,11 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.families import (
+    IMAGE_CACHE,
     QUERIES,
     RECORDED_REVIEWS,
     RECORDING_FILES_DELETED,
+    REGISTRY_CALLS,
 )
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
@@ -63,6 +65,7 @@ from kyverno_mp.webhook.collector import Collector
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.decisions import with_decisions
 from kyverno_mp.webhook.http.tls import Certificates
+from kyverno_mp.webhook.images import served_images
 from kyverno_mp.webhook.live import live_ports
 from kyverno_mp.webhook.ports import AuditSink
 from kyverno_mp.webhook.recording.recorder import recorder_of
@@ -97,6 +100,8 @@ class Places:
     """Set when ``triggers`` is."""
     results: Path | None = None
     """None: nobody writes reports."""
+    images: Path | None = None
+    """None: results of image verification are not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,8 @@ class _Attached:
         self._poll_s = settings.snapshot_poll_ms / 1000
         self._queries = Tally()
         self._deleted = Tally()
+        self._image_cache = Tally()
+        self._registry_calls = Tally()
         self.recording = recorder_of(settings, lambda: self._deleted.add(()))
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
@@ -173,11 +180,19 @@ class _Attached:
         self.view = live.view if live else None
         self.live_namespaces = live.namespaces if live else None
         self.top_kind = live.top_kind if live else built_in_kind
+        served = served_images(
+            settings,
+            places.images,
+            live.read_secret if live else None,
+            self._image_cache.add,
+            self._registry_calls.add,
+        )
         ports = ClusterData(
             config_maps=live.config_maps if live else self.cluster_data,
             api_calls=live.api_calls if live else self.cluster_data,
-            # Canned image data is for standalone mode; a cluster has no registry yet.
-            images=None if live else self.cluster_data,
+            # Canned image data is for standalone mode.
+            images=served.data if live else self.cluster_data,
+            reviewed_images=served.begin,
             global_context=self.cluster_data,
             namespaces=self.cluster_data,
             namespace_objects=live.namespaces if live else None,
@@ -262,8 +277,13 @@ class _Attached:
         if metrics is not self._counted_by:
             self._counted_by = metrics
             self.recorder.configure(metrics)
-        for labels, count in self._queries.drain().items():
-            self.recorder.series(QUERIES).count(labels, float(count))
+        for family, tally in (
+            (QUERIES, self._queries),
+            (IMAGE_CACHE, self._image_cache),
+            (REGISTRY_CALLS, self._registry_calls),
+        ):
+            for labels, count in tally.drain().items():
+                self.recorder.series(family).count(labels, float(count))
         if self.recording is not None:
             for labels, count in self.recording.drain().items():
                 self.recorder.series(RECORDED_REVIEWS).count(labels, float(count))

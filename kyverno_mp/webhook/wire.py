@@ -11,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
-from kyverno_mp.limits import LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.limits import (
+    IMAGE_REVIEWS_WAITING_MAX,
+    LONG_REVIEW_THREADS,
+    SLOW_REVIEWS_WAITING_MAX,
+)
 from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.mutation_plan import MutationPlan
@@ -82,6 +86,8 @@ class Gauges:
     io_queue_dropped: int
     long_queue_depth: int
     long_queue_dropped: int
+    image_queue_depth: int
+    image_queue_dropped: int
     connections: int
     connections_ended: int
     """Not a fact of the page: it decides when the worker frees memory."""
@@ -106,6 +112,13 @@ def wire(
         loop,
         settings.io_threads,
         SLOW_REVIEWS_WAITING_MAX,
+        time.monotonic_ns,
+        long_evaluations,
+    )
+    image_lane = Lane(
+        loop,
+        settings.image_threads,
+        IMAGE_REVIEWS_WAITING_MAX,
         time.monotonic_ns,
         long_evaluations,
     )
@@ -137,6 +150,7 @@ def wire(
             background_user=role.background_user,
             recording=role.recording,
             slow_lane=slow_lane,
+            image_lane=image_lane,
             long_lane=long_lane,
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
@@ -163,6 +177,8 @@ def wire(
                 io_queue_dropped=slow_lane.refused,
                 long_queue_depth=long_lane.running,
                 long_queue_dropped=long_lane.refused,
+                image_queue_depth=image_lane.running,
+                image_queue_dropped=image_lane.refused,
                 connections=len(connections.open),
                 connections_ended=connections.ended,
                 held_bytes=connections.arriving.total + connections.evaluating.total,
@@ -172,6 +188,7 @@ def wire(
 
     def stop(left_s: float) -> None:
         slow_lane.stop()
+        image_lane.stop()
         long_lane.stop()
         reviewers.stop()
         if role.recording is not None:

@@ -67,6 +67,7 @@ class BlockReader(NamedTuple):
             repository=entry.repository or self.block.repository,
             oci11=self.block.cosign_oci11,
             access=self.access,
+            use_cache=self.block.use_cache,
         )
 
 
