@@ -546,6 +546,11 @@ REGISTRY_LAYERS_MAX = 1000
 IMAGE_SIGNATURES_MAX = 1000
 """Signatures of one image that are read, one request each: Cosign's own limit."""
 
+REGISTRY_JSON_PARTS_MAX = 50_000
+"""Commas in one JSON document of a registry, which is parsed in one go: 20 ms at worst,
+so that other reviews wait no longer. A manifest of 1,000 signatures has 20,000; what a
+trusted signer states about an image may have more."""
+
 IMAGE_ENVELOPE_SIGNATURES_MAX = 100
 """Signatures of one attestation, each checked over its whole body of at most 8 MiB:
 Cosign writes one, in-toto a handful. 100 of them take seconds at worst."""

@@ -99,6 +99,20 @@ class RegistryTransport:
         self._on_call(str(found.status))
         return found
 
+    @property
+    def host_count(self) -> int:
+        """Number of registries that are remembered."""
+        return len(self._hosts)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle = [one for host in self._hosts.values() for one, _ in host.idle]
+            for host in self._hosts.values():
+                host.idle.clear()
+        for connection in idle:
+            connection.abandon()
+
     def _call(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
         parts, port = taken_apart(call.url)
         key = _Key(parts.scheme, parts.hostname or "", port, call.is_verified)

@@ -19,12 +19,13 @@ from kyverno_mp.limits import (
     IMAGE_SIGNATURE_BYTES_MAX,
     IMAGE_SIGNATURES_MAX,
     REGISTRY_BLOB_BYTES_MAX,
+    REGISTRY_JSON_PARTS_MAX,
     REGISTRY_MANIFEST_BYTES_MAX,
 )
 from kyverno_mp.registry.client import Client, checked_digest
 from kyverno_mp.registry.exchange import RegistryResponse
 from kyverno_mp.registry.reference import Reference, parse_reference
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.gojson import JsonInvalid, decode_parts
 from kyverno_mp.values.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 
@@ -244,8 +245,8 @@ def _plain(text: str) -> str:
 
 def _object(data: bytes, what: str) -> dict[str, Json]:
     try:
-        value = decode_json(data.decode())
-    except (JsonInvalid, UnicodeDecodeError) as error:
+        value = decode_parts(data, REGISTRY_JSON_PARTS_MAX)
+    except JsonInvalid as error:
         raise failed(f"{what}: not JSON") from error
     if type(value) is not dict:
         raise failed(f"{what}: not a JSON object")

@@ -17,8 +17,11 @@ from datetime import datetime
 from typing import Final
 
 from kyverno_mp.images.keys import Check, failed, load_certificates
-from kyverno_mp.limits import IMAGE_ENVELOPE_SIGNATURES_MAX
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.limits import (
+    IMAGE_ENVELOPE_SIGNATURES_MAX,
+    REGISTRY_JSON_PARTS_MAX,
+)
+from kyverno_mp.values.gojson import JsonInvalid, decode_json, decode_parts
 from kyverno_mp.values.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
@@ -182,7 +185,8 @@ def _statement(
         text = f"invalid payloadType {shown} on envelope. Expected {_IN_TOTO}"
         raise _Refused(text)
     body = _signed_body(envelope, check)
-    statement = _json(body)
+    # A trusted signer made it; it may be a list of all packages.
+    statement = _json(body, len(body))
     _check_predicate(statement)
     if not _is_about(statement, digest):
         raise _Refused("no matching subject digest found")
@@ -256,10 +260,10 @@ def _shown(statement: dict[str, Json]) -> dict[str, Json]:
     return shown
 
 
-def _json(data: bytes) -> dict[str, Json]:
+def _json(data: bytes, parts_max: int = REGISTRY_JSON_PARTS_MAX) -> dict[str, Json]:
     try:
-        value = decode_json(data.decode())
-    except (JsonInvalid, UnicodeDecodeError):
+        value = decode_parts(data, parts_max)
+    except JsonInvalid:
         value = None
     if type(value) is not dict:
         raise _Refused("the payload is not a JSON object")

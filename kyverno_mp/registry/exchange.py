@@ -85,6 +85,8 @@ def converse(
         answer = connection.getresponse()
         found = {name.lower(): value for name, value in answer.getheaders()}
         body = _read(answer, call.bytes_max, host)
+        # The connection takes no other request before.
+        answer.close()
         return RegistryResponse(answer.status, found, body)
     except TimeoutError as error:
         raise DeadlinePassed(
