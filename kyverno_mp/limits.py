@@ -605,6 +605,10 @@ REGISTRY_SECRETS_MAX = 64
 REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
 """One Secret: the most that the API server stores."""
 
+IMAGE_REFERENCES_CACHED_MAX = 256
+"""Parsed references: the images of a large cluster's Pods in a minute; a reference has
+at most 16 Ki characters."""
+
 IMAGE_CLIENTS_MAX = 32
 """Clients of one worker, one for each imageRegistryCredentials block in use."""
 

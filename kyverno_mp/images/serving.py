@@ -58,8 +58,8 @@ class ServedReview:
         its failure. Raises: ExpressionFailed, DependencyError.
         """
         known = self._review.known_digest(image, access)
-        if known:
-            return known
+        if known or "@" in image:
+            return known or self._review.digest(image, access, deadline_ns)
         key = (image, access)
         with self._lock:
             other = self._flights.get(key)

@@ -79,7 +79,8 @@ def test_a_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
         webhooks = Webhooks(
             policy("p", block(host, Signer())) + _ASKS,
             tmp_path / "c",
-            lanes={"image_lane": images, "slow_lane": slow},
+            slow_lane=slow,
+            image_lane=images,
         )
         path = SHARED[b"/mutate/fail"]
         given = review(object=pod(f"{host}/app:v1"))
@@ -121,7 +122,8 @@ def test_a_late_review_of_an_ignored_policy(
         webhooks = Webhooks(
             policy("p", block(host, Signer()), failurePolicy="Ignore"),
             tmp_path / "c",
-            lanes={"image_lane": lane, "slow_lane": lane},
+            slow_lane=lane,
+            image_lane=lane,
         )
         path = SHARED[b"/mutate/ignore"]
         body = review(object=pod(f"{host}/other:v1"))
