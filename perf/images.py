@@ -8,7 +8,8 @@ images by one policy, with a static key, and by none, in turns. "warm" is the me
 time that the policy adds when the results are in the pod's cache, for images named by
 digest, and for tags, which are resolved in the registry each time; "cold" the time for
 an image that no cache has; "shared" how often 1,000 Pods of one image, in eight
-threads, are verified. --check fails above the aims; times of a busy machine mean nothing.
+threads, are verified. --check fails above the aims; times of a busy machine mean
+nothing.
 """
 
 import argparse

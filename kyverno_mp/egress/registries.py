@@ -1,7 +1,7 @@
 """Call image registries for rules: checked addresses, few calls at once, kept open.
 
 Room: egress. Takes: RegistryCalls of registry/session.py. Gives: RegistryResponses;
-satisfies registry.exchange.Exchange. Next: images/serving.py.
+satisfies registry.exchange.Exchange. Next: webhook/images.py.
 May touch: DNS through egress/hosts.py, sockets.
 Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/images 6.
 

@@ -131,8 +131,10 @@ class Service:
         self, review: Review, plan: PlanOf, pace: EventLoopPace | None
     ) -> Answer:
         """Evaluate in the event loop what needs no I/O and fits into a slice."""
-        lane = self._lane_of(plan)
-        if lane is None or not plan.needs_io:
+        lane = self._dependencies.slow_lane
+        if lane is not None and plan.needs_io:
+            lane = self._lane_of(plan)
+        else:
             lane = self._dependencies.long_lane
             if lane is None:
                 return review.evaluate(plan)

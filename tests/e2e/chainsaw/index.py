@@ -36,6 +36,7 @@ BUILT: Final = frozenset(
         "generate",
         "mutate existing",
         "reports",
+        "verify images",
         "admission policies",
     }
 )
