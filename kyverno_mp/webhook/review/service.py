@@ -133,7 +133,7 @@ class Service:
         """Evaluate in the event loop what needs no I/O and fits into a slice."""
         lane = self._dependencies.slow_lane
         if lane is not None and plan.needs_io:
-            lane = self._lane_of(plan)
+            lane = self._lane_of(plan) or lane
         else:
             lane = self._dependencies.long_lane
             if lane is None:
