@@ -13,32 +13,27 @@ instant of the label to the event.
 
 import argparse
 import math
-import statistics
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 import psutil
 
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kyverno_mp.kube.access import from_kubeconfig
-from kyverno_mp.kube.cache import Informer, whole
-from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Key, core
-from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from perf.cluster import control_plane
+from perf.cluster import control_plane, wait_for
+from perf.pool import Row, Watch, cpu_s, create_all, grant, lateness, pss_mib
 from perf.servers import Unready, write_result
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane
@@ -47,17 +42,14 @@ from tests.e2e.product import CLEANUP, Product, holder_of
 _SPACE: Final = "cleanup"
 _OBJECTS: Final = f"/api/v1/namespaces/{_SPACE}/configmaps"
 _POLICIES: Final = "/apis/kyverno.io/v2/clustercleanuppolicies"
-_ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 _LABEL: Final = "cleanup.kyverno.io/ttl"
 _USER: Final = f":{CLEANUP}"
-_CREATORS: Final = 8
 _WINDOW_S: Final = 60
 _IDLE_S: Final = 30.0
 _WAIT_S: Final = 240.0
 _LATER_S: Final = 3600
 _SETTLE_S: Final = 3.0
 """The watch has brought the last objects by then."""
-Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -94,7 +86,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Row]:
     """Return a row for each part."""
     with control_plane(folder) as plane, Api(plane.access) as api:
         api.create("/api/v1/namespaces", {"metadata": {"name": _SPACE}})
-        grant(api)
+        grant(api, "cleanup", ["get", "list", "watch", "delete"])
         with cleaning(plane, folder) as process, Gone(plane) as gone:
             bench = Bench(plane, api, process, gone)
             bench.warm_up()
@@ -111,15 +103,6 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Row]:
             return rows
 
 
-def grant(api: Api) -> None:
-    """Let the account of the role delete ConfigMaps."""
-    label = {"rbac.kyverno.io/aggregate-to-cleanup-controller": "true"}
-    verbs = ["get", "list", "watch", "delete"]
-    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}
-    metadata = {"name": "perf:cleanup", "labels": label}
-    api.create(_ROLES, {"metadata": metadata, "rules": [rule]})
-
-
 @contextmanager
 def cleaning(plane: ControlPlane, folder: Path) -> Iterator[psutil.Process]:
     """Run a pod of the cleanup role and give the process that cleans up."""
@@ -128,35 +111,26 @@ def cleaning(plane: ControlPlane, folder: Path) -> Iterator[psutil.Process]:
     product.start()
     try:
         with Api(plane.access) as api:
-            until(lambda: holder_of(api, CLEANUP) == "one", "nobody holds the lease")
+            wait_for(
+                lambda: holder_of(api, CLEANUP) == "one",
+                "nobody holds the lease",
+                _WAIT_S,
+            )
         yield psutil.Process(product.processes()["cleanup"])
     finally:
         product.stop()
 
 
-class Gone:
+class Gone(Watch):
     """Watches ConfigMaps and notes when each is gone."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        client = Client(Pool(from_kubeconfig(plane.kubeconfig)), "perf")
         scope = WatchScope(
             resource=core("configmaps"), namespace=_SPACE, metadata_only=True
         )
-        self._informer: Informer[bytes] = Informer(client, scope, whole)
-        self._informer.on_change(self._note)
+        super().__init__(plane, scope, self._note)
         self._lock = threading.Lock()
         self.at_s: dict[str, float] = {}
-
-    def __enter__(self) -> Self:
-        """Start to watch."""
-        self._informer.start()
-        if not self._informer.wait_synced(30):
-            raise Unready("the watch does not start")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the watch."""
-        self._informer.stop()
 
     def count(self, prefix: str) -> int:
         """Return how many objects of a part are gone."""
@@ -164,7 +138,7 @@ class Gone:
             return sum(name.startswith(prefix) for name in self.at_s)
 
     def _note(self, key: Key) -> None:
-        if self._informer.get(key) is None:
+        if key not in self:
             with self._lock:
                 self.at_s[key[1]] = time.time()
 
@@ -183,21 +157,25 @@ class Bench:
     def warm_up(self) -> None:
         """Wait until a labelled object goes: the watch is there."""
         self._create([("warm", "0s")])
-        until(lambda: self._gone.count("warm"), "labelled objects stay")
+        wait_for(lambda: self._gone.count("warm") > 0, "labelled objects stay", _WAIT_S)
 
     def idle(self, part: str) -> Row:
         """Measure what waiting costs."""
         self._plane.audit.mark()
-        cpu_s, received, began_s = self._cpu_s(), self._bytes(), time.monotonic()
+        before_s, received, began_s = (
+            cpu_s(self._process),
+            self._bytes(),
+            time.monotonic(),
+        )
         time.sleep(_IDLE_S)
         taken_s = time.monotonic() - began_s
         asked = self._plane.audit.asked(_USER)
         return {
             "part": part,
-            "cpu_percent": round(100 * (self._cpu_s() - cpu_s) / taken_s, 3),
+            "cpu_percent": round(100 * (cpu_s(self._process) - before_s) / taken_s, 3),
             "bytes_per_s": round((self._bytes() - received) / taken_s),
             "calls_per_minute": round(len(asked) * 60 / taken_s, 1),
-            "pss_mib": round(self._pss_mib(), 1),
+            "pss_mib": pss_mib(self._process),
         }
 
     def waiting(self, count: int) -> Row:
@@ -224,10 +202,10 @@ class Bench:
             rows.append(self.idle(f"idle, {count} objects are labelled"))
         time.sleep(max(0.0, first_s - 1 - time.time()))
         self._plane.audit.mark()
-        cpu_s = self._cpu_s()
-        until(lambda: self._gone.count(prefix) == count, "objects stay")
+        before_s = cpu_s(self._process)
+        wait_for(lambda: self._gone.count(prefix) == count, "objects stay", _WAIT_S)
         late = [self._gone.at_s[name] - at for name, at in due.items()]
-        return [*rows, self._row(part, late, count, cpu_s)]
+        return [*rows, self._row(part, late, count, before_s)]
 
     def policy(self, count: int) -> Row:
         """Measure the run of a policy; late = the time from its claim."""
@@ -249,57 +227,46 @@ class Bench:
         raw = {"apiVersion": "kyverno.io/v2", "kind": "ClusterCleanupPolicy"}
         self._api.create(_POLICIES, {**raw, "metadata": {"name": "p"}, "spec": spec})
         self._plane.audit.mark()
-        cpu_s, began_s = self._cpu_s(), time.time()
+        before_s, began_s = cpu_s(self._process), time.time()
         past = {"status": {"lastExecutionTime": "2026-01-01T00:00:00Z"}}
         self._api.patch(f"{_POLICIES}/p/status", past)
-        until(lambda: self._gone.count("policy-") == count, "objects stay")
+        wait_for(lambda: self._gone.count("policy-") == count, "objects stay", _WAIT_S)
         late = [
             at - began_s
             for name, at in self._gone.at_s.items()
             if name.startswith("policy-")
         ]
-        return self._row("by a policy", late, count, cpu_s)
+        return self._row("by a policy", late, count, before_s)
 
-    def _row(self, part: str, late: Sequence[float], count: int, cpu_s: float) -> Row:
-        cpu_s = self._cpu_s() - cpu_s
+    def _row(
+        self, part: str, late: Sequence[float], count: int, before_s: float
+    ) -> Row:
+        taken_s = cpu_s(self._process) - before_s
         asked = self._plane.audit.asked(_USER)
         verbs = Counter(one.verb for one in asked if one.resource == "configmaps")
         others = len(asked) - sum(verbs.values())
-        cuts = statistics.quantiles(late, n=100)
         return {
             "part": part,
             "objects": count,
-            "late_p50_s": round(cuts[49], 3),
-            "late_p99_s": round(cuts[98], 3),
-            "late_max_s": round(max(late), 3),
+            **lateness(late),
             "early": sum(one < 0 for one in late),
             "calls_per_deletion": round(sum(verbs.values()) / count, 3),
             "verbs": dict(verbs),
             "other_calls": others,
-            "cpu_ms_per_deletion": round(1e3 * cpu_s / count, 3),
-            "pss_mib": round(self._pss_mib(), 1),
+            "cpu_ms_per_deletion": round(1e3 * taken_s / count, 3),
+            "pss_mib": pss_mib(self._process),
         }
 
     def _create(self, objects: Sequence[tuple[str, str]]) -> None:
-        """Create labelled objects by a few connections."""
-
-        def some(start: int) -> None:
-            with Api(self._plane.access) as own:
-                for name, value in objects[start::_CREATORS]:
-                    labels = {_LABEL: value} if value else {}
-                    metadata = {"name": name, "labels": labels}
-                    raw = {"metadata": metadata, "data": {"word": "word"}}
-                    own.create(_OBJECTS, raw)
-
-        with ThreadPoolExecutor(_CREATORS) as pool:
-            list(pool.map(some, range(_CREATORS)))
-
-    def _cpu_s(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
-
-    def _pss_mib(self) -> float:
-        return float(self._process.memory_full_info().pss) / 2**20
+        """Create labelled objects."""
+        bodies = (
+            {
+                "metadata": {"name": name, "labels": {_LABEL: value} if value else {}},
+                "data": {"word": "word"},
+            }
+            for name, value in objects
+        )
+        create_all(self._plane, _OBJECTS, bodies)
 
     def _bytes(self) -> int:
         """Return the bytes that the process's connections have received so far."""
@@ -319,15 +286,6 @@ class Bench:
 def instant(at_s: float) -> str:
     """Return a label value for an instant."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H%M%SZ")
-
-
-def until(condition: Callable[[], Any], what: str, most_s: float = _WAIT_S) -> None:
-    """Wait for a condition. Raises: Unready."""
-    end_s = time.monotonic() + most_s
-    while not condition():
-        if time.monotonic() > end_s:
-            raise Unready(what)
-        time.sleep(0.1)
 
 
 def check(rows: Sequence[Row]) -> int:

@@ -1,7 +1,8 @@
 """Start a real control plane and kyverno-mp beside it, for measurements.
 
-Shared by perf/{apiserver,memory,soak}.py. The control plane is that of the end-to-end
-tests (tests/e2e): etcd, kube-apiserver and kube-controller-manager of this machine.
+Shared by perf/{apiserver,memory,soak}.py and, with perf/pool.py, by those of the pools.
+The control plane is that of the end-to-end tests (tests/e2e): etcd, kube-apiserver and
+kube-controller-manager of this machine.
 """
 
 import base64

@@ -22,21 +22,27 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import psutil
 
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kyverno_mp.kube.access import from_kubeconfig
-from kyverno_mp.kube.cache import Informer, whole
-from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Key, core
-from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from perf.cleanup import until
-from perf.cluster import POLICIES, control_plane
+from perf.cluster import POLICIES, control_plane, wait_for
+from perf.pool import (
+    CREATORS,
+    Row,
+    Watch,
+    cpu_s,
+    create_all,
+    grant,
+    lateness,
+    missed,
+    pss_mib,
+)
 from perf.servers import Unready, write_result
 from tests.e2e.api import Api
 from tests.e2e.audit import Asked
@@ -46,8 +52,7 @@ from tests.e2e.product import ADMISSION, Product, holder_of
 BACKGROUND: Final = "kyverno-background-controller"
 _NAMESPACES: Final = "/api/v1/namespaces"
 _REQUESTS: Final = "/apis/kyverno.io/v2/namespaces/kyverno/updaterequests"
-_ROLES: Final = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
-_CREATORS: Final = 16
+_VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete")
 _CONFIG_MAP: Final = "made"
 _VALIDATES: Final = {
     "failureAction": "Enforce",
@@ -73,8 +78,8 @@ _OF_AN_OBJECT: Final = frozenset({"updaterequests", "configmaps", "namespaces"})
 """Resources whose calls belong to single objects; Events are counted apart."""
 _INSTALLATION: Final = "kyverno"
 """Namespace whose ConfigMaps the replicas write by the clock, not for an object."""
-_MIB: Final = 2**20
-Row = dict[str, Any]
+_WAIT_S: Final = 420.0
+"""Ten thousand objects take some minutes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -112,7 +117,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def measure(args: argparse.Namespace, folder: Path) -> Row:
     """Return the figures."""
     with control_plane(folder) as plane, Api(plane.access) as api:
-        grant(api)
+        grant(api, "background", _VERBS)
         with generating(plane, folder) as processes, Made(plane) as made:
             bench = Bench(plane, api, processes, made)
             if args.memory:
@@ -122,18 +127,13 @@ def measure(args: argparse.Namespace, folder: Path) -> Row:
             without = bench.create("without", args.namespaces // 2, args.rate)
             bench.store("generate", {"generate": _GENERATES})
             bench.create("warm", 20, args.rate)
-            until(lambda: made.count("warm") == 20, "the first objects do not come")
-            until(bench.is_idle, "requests stay")
+            wait_for(
+                lambda: made.count("warm") == 20,
+                "the first objects do not come",
+                _WAIT_S,
+            )
+            wait_for(bench.is_idle, "requests stay", _WAIT_S)
             return bench.generate(args.namespaces, args.rate, without)
-
-
-def grant(api: Api) -> None:
-    """Let the account of the pool write ConfigMaps."""
-    label = {"rbac.kyverno.io/aggregate-to-background-controller": "true"}
-    verbs = ["get", "list", "watch", "create", "update", "patch", "delete"]
-    rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs}
-    metadata = {"name": "perf:background", "labels": label}
-    api.create(_ROLES, {"metadata": metadata, "rules": [rule]})
 
 
 @contextmanager
@@ -146,7 +146,11 @@ def generating(
     product.start()
     try:
         with Api(plane.access) as api:
-            until(lambda: holder_of(api, BACKGROUND) == "one", "nobody holds the lease")
+            wait_for(
+                lambda: holder_of(api, BACKGROUND) == "one",
+                "nobody holds the lease",
+                _WAIT_S,
+            )
         found = product.processes()
         try:
             yield {name: psutil.Process(pid) for name, pid in found.items()}
@@ -157,28 +161,15 @@ def generating(
         product.stop()
 
 
-class Made:
+class Made(Watch):
     """Watches ConfigMaps and notes when each exists, by its Namespace."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        client = Client(Pool(from_kubeconfig(plane.kubeconfig)), "perf")
         scope = WatchScope(resource=core("configmaps"), metadata_only=True)
-        self._informer: Informer[bytes] = Informer(client, scope, whole)
-        self._informer.on_change(self._note)
+        super().__init__(plane, scope, self._note)
         self._lock = threading.Lock()
         self.at_s: dict[str, float] = {}
         self.writes: Counter[str] = Counter()
-
-    def __enter__(self) -> Self:
-        """Start to watch."""
-        self._informer.start()
-        if not self._informer.wait_synced(30):
-            raise Unready("the watch does not start")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the watch."""
-        self._informer.stop()
 
     def count(self, prefix: str) -> int:
         """Return how many objects of a part exist."""
@@ -187,7 +178,7 @@ class Made:
 
     def _note(self, key: Key) -> None:
         is_many = key[0] == _MANY["namespace"] and key[1].startswith("t")
-        if self._informer.get(key) is None or not (is_many or key[1] == _CONFIG_MAP):
+        if key not in self or not (is_many or key[1] == _CONFIG_MAP):
             return
         name = "/".join(key) if is_many else key[0]
         with self._lock:
@@ -219,7 +210,7 @@ class Bench:
         spec = {"rules": [{"name": "r", "match": match, **body}]}
         raw = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "spec": spec}
         self._api.create(POLICIES, {**raw, "metadata": {"name": name}})
-        until(lambda: self._is_ready(name), f"policy {name} is not ready")
+        wait_for(lambda: self._is_ready(name), f"policy {name} is not ready", _WAIT_S)
 
     def _is_ready(self, name: str) -> bool:
         status = self._api.get(f"{POLICIES}/{name}").get("status") or {}
@@ -247,39 +238,36 @@ class Bench:
             self._answered_s[name] = time.monotonic()
             return self._answered_s[name] - start_s
 
-        with ThreadPoolExecutor(_CREATORS) as pool:
+        with ThreadPoolExecutor(CREATORS) as pool:
             return list(pool.map(one, range(count)))
 
     def generate(self, count: int, rate: float, without: Sequence[float]) -> Row:
         """Measure objects of so many Namespaces."""
         self._plane.audit.mark()
-        cpu_s = self._cpu_s()
+        before_s = self._cpu_s()
         took = self.create("made", count, rate)
-        until(lambda: self._made.count("made-") == count, "objects are missing")
-        until(self.is_idle, "requests stay")
-        cpu_s = {name: one - cpu_s[name] for name, one in self._cpu_s().items()}
+        wait_for(
+            lambda: self._made.count("made-") == count, "objects are missing", _WAIT_S
+        )
+        wait_for(self.is_idle, "requests stay", _WAIT_S)
+        taken_s = {name: one - before_s[name] for name, one in self._cpu_s().items()}
         late = [
             self._made.at_s[f"made-{n}"] - self._answered_s[f"made-{n}"]
             for n in range(count)
         ]
-        cuts = statistics.quantiles(late, n=100)
         return {
             "namespaces": count,
             "rate_per_s": rate,
             "lost": count - self._made.count("made-"),
             "written_twice": sum(n > 1 for n in self._made.writes.values()),
-            "late_p50_s": round(cuts[49], 3),
-            "late_p99_s": round(cuts[98], 3),
-            "late_max_s": round(max(late), 3),
+            **lateness(late),
             **self._calls(count),
             "cpu_ms_per_object": round(
-                1e3 * (cpu_s.get("background", 0) + cpu_s.get("leader", 0)) / count, 3
+                1e3 * (taken_s.get("background", 0) + taken_s.get("leader", 0)) / count,
+                3,
             ),
-            "cpu_s": {name: round(one, 2) for name, one in cpu_s.items()},
-            "pss_mib": {
-                name: round(one.memory_full_info().pss / _MIB, 1)
-                for name, one in self._processes.items()
-            },
+            "cpu_s": {name: round(one, 2) for name, one in taken_s.items()},
+            "pss_mib": {name: pss_mib(one) for name, one in self._processes.items()},
             "create_p50_ms_without": round(1e3 * statistics.median(without), 2),
             "create_p50_ms_with": round(1e3 * statistics.median(took), 2),
         }
@@ -287,17 +275,20 @@ class Bench:
     def memory(self, count: int) -> Row:
         """Measure the pool's memory before and after it generates for what exists."""
         self._api.create(_NAMESPACES, {"metadata": {"name": "many"}})
-        self._fill("/api/v1/namespaces/many/serviceaccounts", count)
-        before = self._memory()
+        bodies = ({"metadata": {"name": f"t{number}"}} for number in range(count))
+        create_all(self._plane, "/api/v1/namespaces/many/serviceaccounts", bodies)
+        before = pss_mib(self._processes["background"])
         self._plane.audit.mark()
         self.store(
             "many", {"generate": _MANY}, kind="ServiceAccount", namespaces=["many"]
         )
-        until(lambda: self._made.count("many/t") == count, "objects are missing", 420.0)
-        until(self.is_idle, "requests stay")
-        busy = self._memory()
+        wait_for(
+            lambda: self._made.count("many/t") == count, "objects are missing", _WAIT_S
+        )
+        wait_for(self.is_idle, "requests stay", _WAIT_S)
+        busy = pss_mib(self._processes["background"])
         time.sleep(_SETTLE_S)
-        after = self._memory()
+        after = pss_mib(self._processes["background"])
         return {
             "objects": count,
             **self._calls(count),
@@ -306,21 +297,6 @@ class Bench:
             "pss_mib_later": after,
             "pss_mib_more": round(after - before, 1),
         }
-
-    def _fill(self, path: str, count: int) -> None:
-        """Create numbered objects by a few connections."""
-
-        def some(start: int) -> None:
-            with Api(self._plane.access) as own:
-                for number in range(start, count, _CREATORS):
-                    own.create(path, {"metadata": {"name": f"t{number}"}})
-
-        with ThreadPoolExecutor(_CREATORS) as pool:
-            list(pool.map(some, range(_CREATORS)))
-
-    def _memory(self) -> float:
-        process = self._processes["background"]
-        return round(float(process.memory_full_info().pss) / _MIB, 1)
 
     def _calls(self, count: int) -> Row:
         """Count the calls of both accounts."""
@@ -346,14 +322,7 @@ class Bench:
         }
 
     def _cpu_s(self) -> dict[str, float]:
-        """Return the CPU time of each process, with its children."""
-        return {
-            name: sum(
-                sum(one.cpu_times()[:2])
-                for one in (process, *process.children(recursive=True))
-            )
-            for name, process in self._processes.items()
-        }
+        return {name: cpu_s(one) for name, one in self._processes.items()}
 
 
 def _is_of_an_object(one: Asked) -> bool:
@@ -379,10 +348,7 @@ def check(row: Row) -> int:
         "cpu_ms_per_object": 5.0,
         "status_writes": 0,
     }
-    missed = [name for name, aim in most.items() if row[name] > aim]
-    for name in missed:
-        print(f"missed: {name} is {row[name]}, the aim {most[name]}")
-    return 1 if missed else 0
+    return missed(row, most)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,12 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final
 
 import msgspec
 import psutil
@@ -30,13 +28,10 @@ import psutil
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from kyverno_mp.kube.access import from_kubeconfig
-from kyverno_mp.kube.cache import Informer
-from kyverno_mp.kube.pool import Pool
-from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.reports.objects import POLICY_REPORTS
 from perf.cluster import POLICIES, control_plane, documents, wait_for
+from perf.pool import Row, Watch, create_all, missed, pss_mib
 from perf.reviews import REVIEWS
 from perf.servers import Unready, default_policies, write_result
 from tests.e2e.api import Api
@@ -45,11 +40,8 @@ from tests.e2e.product import Product, holder_of
 
 REPORTS: Final = "kyverno-reports-controller"
 _SCANNED: Final = "scanned pods"
-_CREATORS: Final = 16
 _QUIET_S: Final = 10.0
-_MIB: Final = 2**20
 _WRITES: Final = ("create", "update", "patch", "delete")
-Row = dict[str, Any]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,19 +88,13 @@ def create_pods(plane: ControlPlane, api: Api, count: int) -> None:
     status, _ = api.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")
     if status != 200:
         api.create("/api/v1/namespaces/default/serviceaccounts", account)
-    local = threading.local()
     samples = [_sample(number) for number in range(2)]
-
-    def one(number: int) -> None:
-        if not hasattr(local, "api"):
-            local.api = Api(plane.access)
-        raw = copy.deepcopy(samples[number % 2])
-        raw["metadata"]["name"] = f"pod-{number}"
-        local.api.create("/api/v1/namespaces/default/pods", raw)
-
-    with ThreadPoolExecutor(_CREATORS) as pool:
-        for _ in pool.map(one, range(count)):
-            pass
+    bodies = (
+        {**raw, "metadata": {**raw["metadata"], "name": f"pod-{number}"}}
+        for number in range(count)
+        for raw in (samples[number % 2],)
+    )
+    create_all(plane, "/api/v1/namespaces/default/pods", bodies)
 
 
 def _sample(number: int) -> Row:
@@ -124,30 +110,14 @@ def _sample(number: int) -> Row:
     return raw
 
 
-class Stored:
+class Stored(Watch):
     """Watches reports, and notes when each came and in which version it is."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        client = Client(Pool(from_kubeconfig(plane.kubeconfig)), "perf")
         scope = WatchScope(resource=POLICY_REPORTS.of_namespace, metadata_only=True)
-        self._informer: Informer[bool] = Informer(client, scope, lambda _raw: True)
+        super().__init__(plane, scope, self._note)
         self.first_s = self.last_s = 0.0
         self.changes = 0
-        self._informer.on_change(self._note)
-
-    def __enter__(self) -> Self:
-        """Start to watch."""
-        self._informer.start()
-        if not self._informer.wait_synced(30):
-            raise Unready("the watch does not start")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the watch."""
-        self._informer.stop()
-
-    def __len__(self) -> int:
-        return len(self._informer)
 
     def _note(self, _key: tuple[str, str]) -> None:
         self.last_s = time.monotonic()
@@ -247,14 +217,9 @@ class Bench:
 
     def _memory(self, product: Product) -> Row:
         processes = product.processes()
-        pss = {
-            name: round(psutil.Process(pid).memory_full_info().pss / _MIB, 1)
-            for name, pid in processes.items()
-        }
-        cpu = {
-            name: round(sum(psutil.Process(pid).cpu_times()[:2]), 1)
-            for name, pid in processes.items()
-        }
+        found = {name: psutil.Process(pid) for name, pid in processes.items()}
+        pss = {name: pss_mib(one) for name, one in found.items()}
+        cpu = {name: round(sum(one.cpu_times()[:2]), 1) for name, one in found.items()}
         return {
             "pss_mib": pss,
             "pod_pss_mib": round(sum(pss.values()), 1),
@@ -278,10 +243,7 @@ def check(row: Row) -> int:
         "restart_writes": 0,
         "pod_pss_mib": 220.0,
     }
-    missed = [name for name, aim in most.items() if row[name] > aim]
-    for name in missed:
-        print(f"missed: {name} is {row[name]}, the aim {most[name]}")
-    return 1 if missed else 0
+    return missed(row, most)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,14 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate import identity_of
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.policies import GenerateRule, MutateRule
-from kyverno_mp.background.triggers import assumed_operation, is_ending, request_of
+from kyverno_mp.background.triggers import (
+    assumed_operation,
+    identity_of,
+    is_ending,
+    request_of,
+)
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.errors import (
     DependencyError,

@@ -28,9 +28,7 @@ from kyverno_mp.background.labels import trigger_selector
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
-    IS_ENDING,
     NO_TRIGGER,
-    NOT_DELETED,
     NOT_STORED,
     STILL_WANTED,
     Outcome,
@@ -46,9 +44,10 @@ from kyverno_mp.background.triggers import (
     is_ending,
     request_of,
     stored_trigger,
+    undeleted,
     version_of,
 )
-from kyverno_mp.background.update_request import Task, Trigger
+from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
@@ -193,15 +192,23 @@ class Generator:
     def _write_all(
         self, policy: ReadyPolicy, rule: GenerateRule, wanted: list[Generated]
     ) -> Outcome:
+        """Write all objects that are wanted.
+
+        Raises: KubeRefused after the last one when one was refused; others at once.
+        """
         # What is not recorded would stay when its policy goes unseen.
         is_new = bool(wanted) and self._record(policy, rule)
+        pauses, refusals = [], Refusals()
         try:
-            pauses = [self._write(policy, rule, one) for one in wanted]
+            for one in wanted:
+                with refusals.kept():
+                    pauses.append(self._write(policy, rule, one))
         finally:
             # The policy, and its record with it, may have gone during the writes.
             is_new = (bool(wanted) and self._record(policy, rule)) or is_new
             if is_new:
                 self.on_recorded(policy.stored.key)
+        refusals.tell()
         later = [pause_s for pause_s in pauses if pause_s]
         return contested(min(later)) if later else APPLIED
 
@@ -282,17 +289,13 @@ class Generator:
         if live is not None and not is_ending(live):
             with contextlib.suppress(ExpressionFailed):
                 wanted = self.evaluate(task, policy, rule, live) or []
-        written = self._write_all(policy, rule, wanted)
-        kept = {self.downstream.place_of(one) for one in wanted}
-        self._delete_owned(
+        return self._replace(
             task,
+            policy,
             rule,
-            lambda one: (
-                one.labels.get(SOURCE_UID) == task.gone_source
-                and place_of(one) not in kept
-            ),
+            wanted,
+            lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
         )
-        return written
 
     def _align(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
@@ -303,9 +306,29 @@ class Generator:
         wanted: list[Generated] = []
         if live is not None and not is_ending(live):
             wanted = self.evaluate(task, policy, rule, live) or []
-        written = self._write_all(policy, rule, wanted)
+        return self._replace(task, policy, rule, wanted, lambda _one: True)
+
+    def _replace(
+        self,
+        task: Task,
+        policy: ReadyPolicy,
+        rule: GenerateRule,
+        wanted: list[Generated],
+        is_stale: Callable[[Found], bool],
+    ) -> Outcome:
+        """Write what is wanted, and delete what is stale of the rest.
+
+        Raises: KubeRefused after both, when a part was refused; others at once.
+        """
+        written, refusals = APPLIED, Refusals()
+        with refusals.kept():
+            written = self._write_all(policy, rule, wanted)
         kept = {self.downstream.place_of(one) for one in wanted}
-        self._delete_owned(task, rule, lambda one: place_of(one) not in kept)
+        with refusals.kept():
+            self._delete_owned(
+                task, rule, lambda one: is_stale(one) and place_of(one) not in kept
+            )
+        refusals.tell()
         return written
 
     def _delete_owned(
@@ -340,25 +363,13 @@ class Generator:
         named = task.request.status.generated_resources or ()
         kinds = {(one.api_version, one.kind) for one in named}
         places = {(one.kind, one.namespace, one.name) for one in named}
-        selector = _selector(task)
-        for one in self.downstream.find(selector, kinds):
-            if place_of(one) in places:
-                self.downstream.delete(one, selector)
-
-
-def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
-    """Return why a rule for deletions has to wait, None: the trigger is gone.
-
-    Others may refuse the deletion, and finalizers delay it.
-
-    Raises: DependencyError.
-    """
-    if task.operation != "DELETE" or task.admission.get("subResource"):
-        return None
-    live = triggers.find(task.trigger)
-    if live is None:
-        return None
-    return IS_ENDING if is_ending(live) else NOT_DELETED
+        selector, refusals = _selector(task), Refusals()
+        with refusals.kept():
+            for one in self.downstream.find(selector, kinds):
+                if place_of(one) in places:
+                    with refusals.kept():
+                        self.downstream.delete(one, selector)
+        refusals.tell()
 
 
 def place_of(found: Found) -> tuple[str, str, str]:
@@ -368,15 +379,3 @@ def place_of(found: Found) -> tuple[str, str, str]:
 
 def _selector(task: Task) -> dict[str, str]:
     return trigger_selector(Origin(task.policy, task.rule), task.trigger)
-
-
-def identity_of(raw: Json) -> Trigger:
-    """Return the identity of an object as a trigger."""
-    metadata = raw.get("metadata") or {}
-    return Trigger(
-        api_version=str(raw.get("apiVersion") or ""),
-        kind=str(raw.get("kind") or ""),
-        namespace=str(metadata.get("namespace") or ""),
-        name=str(metadata.get("name") or ""),
-        uid=str(metadata.get("uid") or ""),
-    )

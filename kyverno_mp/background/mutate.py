@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.generate import undeleted
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.outcome import (
     APPLIED,
@@ -27,6 +26,7 @@ from kyverno_mp.background.triggers import (
     assumed_operation,
     request_of,
     stored_trigger,
+    undeleted,
     version_of,
 )
 from kyverno_mp.background.update_request import Task

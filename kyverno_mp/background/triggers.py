@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.outcome import IS_ENDING, NOT_DELETED, Outcome
 from kyverno_mp.background.update_request import Task, Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound
 from kyverno_mp.ir.rules import RuleIR
@@ -226,4 +227,31 @@ def _labels(request: Request, data: ClusterData) -> dict[str, str]:
     raise ExpressionFailed(
         "background.namespace",
         f"the labels of namespace {request.namespace} are unknown",
+    )
+
+
+def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
+    """Return why a rule for deletions has to wait, None: the trigger is gone.
+
+    Others may refuse the deletion, and finalizers delay it.
+
+    Raises: DependencyError.
+    """
+    if task.operation != "DELETE" or task.admission.get("subResource"):
+        return None
+    live = triggers.find(task.trigger)
+    if live is None:
+        return None
+    return IS_ENDING if is_ending(live) else NOT_DELETED
+
+
+def identity_of(raw: Json) -> Trigger:
+    """Return the identity of an object as a trigger."""
+    metadata = raw.get("metadata") or {}
+    return Trigger(
+        api_version=str(raw.get("apiVersion") or ""),
+        kind=str(raw.get("kind") or ""),
+        namespace=str(metadata.get("namespace") or ""),
+        name=str(metadata.get("name") or ""),
+        uid=str(metadata.get("uid") or ""),
     )

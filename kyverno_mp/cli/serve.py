@@ -9,7 +9,6 @@ or two, a value after ``=`` or as the next argument, a switch without value for 
 """
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 
 import click
@@ -17,6 +16,7 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import facts_of, variable
+from kyverno_mp.settings.nearest import nearest
 from kyverno_mp.settings.read import environment, read, resolve
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.settings.upstream import FLAG_OF, translate
@@ -73,8 +73,7 @@ def _next(rest: Iterator[str], name: str) -> str:
 
 def _unknown(name: str, known: set[str]) -> str:
     names = [*sorted(known), *(f"--{flag}" for flag in FLAG_OF)]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
-    return f"no such flag: {name}; the nearest is {near[0]}"
+    return f"no such flag: {name}; the nearest is {nearest(name, names)}"
 
 
 def _as_written(given: Mapping[str, str]) -> dict[str, str]:

@@ -57,7 +57,7 @@ class History:
         self.interval_s = interval_s
 
     def add(self, time_s: float, counts: Mapping[Series, Counts]) -> None:
-        """Add a moment; series that find no place have no history."""
+        """Add the counts of a moment; series beyond the limit have no history."""
         with self._lock:
             for one in counts:
                 if one not in self._places:

@@ -319,7 +319,7 @@ class Scan:
                 one.failed(self._clock_s())
                 if not isinstance(error, KubeRefused | KubeNotFound):
                     self._list_problems[key] = error.message
-                # Those are named in the health of the pool by the watch.
+                # The watch names these in the health of the pool.
             else:
                 self._list_problems.pop(key, None)
 

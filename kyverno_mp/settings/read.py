@@ -6,7 +6,6 @@ of cores and the terminal, only in ``resolve``. Source: docs/architecture.md 2.
 """
 
 import dataclasses
-import difflib
 import os
 import sys
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any, get_type_hints
 
 from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable, variable_of
+from kyverno_mp.settings.nearest import nearest
 from kyverno_mp.settings.settings import ONE_PER_CORE, Settings
 from kyverno_mp.settings.texts import CHECKS
 from kyverno_mp.settings.upstream import CONVERTERS, VARIABLES
@@ -105,8 +105,7 @@ def resolve(settings: Settings, env: Mapping[str, str]) -> Settings:
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return f"{name}: no such setting; the nearest is {near[0]}"
+    return f"{name}: no such setting; the nearest is {nearest(name, known)}"
 
 
 def _check(name: str, raw: str) -> None:

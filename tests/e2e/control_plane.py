@@ -69,6 +69,11 @@ class Program:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_started(self) -> bool:
+        """Whether it was started and not stopped since."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start, bound to the life of this process."""
         assert self._process is None

@@ -23,11 +23,15 @@ from kyverno_mp.telemetry.log import set_up
 LEASE: Final = "kyverno-e2e"
 NAMESPACE: Final = "default"
 CONFIG_MAPS: Final = core("configmaps")
+HELD: Final = "held"
+"""While the folder has this file, the work stops after ``HELD_AFTER`` deletions."""
+HELD_AFTER: Final = 20
 _PAUSE_S: Final = 0.005
 
 
-def work(tools: Tools, stop: threading.Event) -> None:
+def work(tools: Tools, stop: threading.Event, held: Path) -> None:
     """Delete what was listed once, as it was then; batches of one."""
+    done = 0
     client = tools.client
     objects = Objects(client).guarded(tools.election.guard)
     query = [("labelSelector", "job")]
@@ -36,6 +40,10 @@ def work(tools: Tools, stop: threading.Event) -> None:
         for raw in found:
             if stop.wait(_PAUSE_S) or not tools.holds_lease():
                 return
+            # Between the check above and the call, whose guard must hold as well.
+            while done >= HELD_AFTER and held.exists() and not stop.wait(_PAUSE_S):
+                pass
+            done += 1
             metadata = raw["metadata"]
             with suppress(DependencyError, LeaseLost):
                 objects.delete(
@@ -62,7 +70,7 @@ def main(kubeconfig: str, folder: str, name: str) -> None:
             snapshot=place,
         ),
         client,
-        work,
+        lambda tools, stop: work(tools, stop, place / HELD),
     )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.e2e.api import Api
 from tests.e2e.control_plane import ControlPlane, Program
-from tests.e2e.pool_program import LEASE, NAMESPACE
+from tests.e2e.pool_program import HELD, HELD_AFTER, LEASE, NAMESPACE
 from tests.e2e.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +31,8 @@ class Replica:
         kubeconfig = plane.write_user(name, ["system:masters"])
         folder = folder / name
         folder.mkdir()
+        self._held = folder / HELD
+        self._held.touch()
         environment = ["/usr/bin/env", f"PYTHONPATH={ROOT}"]
         module = [sys.executable, "-m", "tests.e2e.pool_program"]
         self.program = Program(
@@ -38,6 +40,10 @@ class Replica:
             [*environment, *module, str(kubeconfig), str(folder), name],
             folder,
         )
+
+    def let_go(self) -> None:
+        """Let the work go on that stopped after its first deletions."""
+        self._held.unlink()
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.program.pid, number)
@@ -52,7 +58,8 @@ def replicas(plane: ControlPlane, tmp_path: Path) -> Iterator[dict[str, Replica]
         yield found
     finally:
         for replica in found.values():
-            replica.signal(signal.SIGCONT)
+            if replica.program.is_started:
+                replica.signal(signal.SIGCONT)
             replica.program.stop()
 
 
@@ -76,8 +83,10 @@ def test_a_holder_that_was_stopped_and_wakes_writes_nothing_twice(
         for number in range(JOBS):
             labels = {"job": str(number)}
             api.create(BASE, {"metadata": {"name": f"j{number}", "labels": labels}})
-        wait_for(lambda: left(api) < JOBS - 20)
+        wait_for(lambda: left(api) == JOBS - HELD_AFTER)
         first.signal(signal.SIGSTOP)
+        first.let_go()
+        second.let_go()
         before = len(plane.audit.asked(first.name, writes=True))
         assert left(api) > 0, "it was stopped in the middle"
         wait_for(lambda: holder(api) == second.name)
@@ -104,8 +113,9 @@ def test_the_work_goes_on_when_the_holder_is_killed(
         for number in range(JOBS):
             labels = {"job": str(number)}
             api.create(BASE, {"metadata": {"name": f"k{number}", "labels": labels}})
-        wait_for(lambda: left(api) < JOBS - 20)
+        wait_for(lambda: left(api) == JOBS - HELD_AFTER)
         first.program.stop(signal.SIGKILL)
+        second.let_go()
         wait_for(lambda: left(api) == 0)
         assert holder(api) == second.name
         first.program.start()

@@ -21,7 +21,7 @@ _ORDER: Final = (
 
 
 def fix_head(raw: dict[str, Json], kind: str) -> tuple[dict[str, Json], list[str]]:
-    """Put apiVersion and kind in front of the document; both files of a test."""
+    """Put apiVersion and kind at the front of a test or of its values file."""
     messages = []
     for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if not raw.get(name):

@@ -73,9 +73,9 @@ class TriggerWriter:
         threshold: Callable[[], int],
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``readers``: of triggers; and of policies that lost some.
+        """``readers``: one of triggers, one of the policies that lost some.
 
-        ``threshold``: so many UpdateRequests may exist; then records wait.
+        ``threshold``: the number of UpdateRequests from which on records wait.
         """
         self._readers = readers
         self._client = client

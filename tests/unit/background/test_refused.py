@@ -144,6 +144,18 @@ def test_triggers_that_cannot_be_listed(api: FakeApi, one: Term) -> None:
     assert stored(api, f"{_MAPS}/out-late")
 
 
+def test_an_object_that_may_not_be_written(api: FakeApi, one: Term) -> None:
+    """The objects after the refused one would be missing until a grant."""
+    api.fault("POST .*/widgets", *_FOR_EVER)
+    policy(api, _both())
+    one.settle()
+    assert stored(api, f"{_WIDGETS}/w-t") is None
+    assert stored(api, f"{_MAPS}/c-t")
+    api.faults.clear()
+    one.pass_s(300)
+    assert stored(api, f"{_WIDGETS}/w-t")
+
+
 def test_a_trigger_goes(api: FakeApi, one: Term, tmp_path: Path) -> None:
     """Its ConfigMap would stay because nobody can list Widgets."""
     api.remove(f"{SECRETS.format('a')}/t")
@@ -201,4 +213,41 @@ def test_lost_triggers(api: FakeApi, tmp_path: Path) -> None:
         one.pass_s(300)
         assert stored(api, f"{_WIDGETS}/out-lost")
         assert requests_left(api) == []
+    user.close()
+
+
+def test_a_lost_change_with_an_object_that_may_not_be_written(
+    api: FakeApi, tmp_path: Path
+) -> None:
+    """What the trigger does not ask for any more would stay until a grant."""
+    api.remove(f"{SECRETS.format('a')}/t")
+    user = User(api, tmp_path / "journals", most=1)
+    made = _both()
+    for item in made["generate"]["foreach"]:
+        item["list"] = "[request.object.metadata.annotations.name]"
+    policy(api, made)
+    path = f"{SECRETS.format('a')}/t"
+
+    def named(name: str) -> Json:
+        metadata = {"labels": MATCHED, "annotations": {"name": name}}
+        return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+
+    with term(api) as one:
+        one.settle()
+        user.create(path, **named("old"))
+        one.settle()
+        assert stored(api, f"{_MAPS}/old")
+        api.fault("POST .*/widgets", *_FOR_EVER)
+        user.write = lambda: None  # type: ignore[method-assign]
+        user.create(f"{SECRETS.format('a')}/other", **named("other"))
+        user.update(path, **named("new"))
+        del user.write
+        user.write()
+        one.pass_s(40)
+        assert stored(api, f"{_MAPS}/new")
+        assert stored(api, f"{_MAPS}/old") is None
+        assert stored(api, f"{_WIDGETS}/old") is None
+        api.faults.clear()
+        one.pass_s(300)
+        assert stored(api, f"{_WIDGETS}/new")
     user.close()

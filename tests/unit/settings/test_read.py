@@ -119,6 +119,23 @@ def test_every_free_text_is_checked_or_free_for_a_reason() -> None:
     assert CHECKS.keys() <= free
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("PORT", "_PORT"),
+        ("TIMEOUT", "_TIMEOUT_S"),
+        ("WEBHOK_PORT", "WEBHOOK_PORT"),
+        ("LOGLEVEL", "LOG_LEVEL"),
+        ("DASHBORD", "DASHBOARD"),
+    ],
+)
+def test_the_nearest_name_is_the_one_that_was_meant(name: str, meant: str) -> None:
+    """More equal letters than a common word named a setting of another room."""
+    with pytest.raises(SettingInvalid) as caught:
+        read({f"KYVERNO_MP_{name}": "1"})
+    assert caught.value.message.endswith(meant)
+
+
 def test_all_problems_are_reported_at_once() -> None:
     env = {"KYVERNO_MP_WEBHOOK_PROT": "1", "KYVERNO_MP_HEALTH_PORT": "x", "HOME": "/"}
     with pytest.raises(SettingInvalid) as caught:

@@ -1,0 +1,35 @@
+"""Find the setting or flag that somebody most likely meant.
+
+Room: settings. Takes: an unknown name, the known ones. Gives: one of these.
+Next: settings/read.py, cli/serve.py. May touch: nothing outside its arguments.
+Source: docs/settings.md.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+_CLOSE: Final = 0.9
+"""A name with this share of equal letters is a misspelling, whatever its words are."""
+_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the known name with the most words in common, then the most letters.
+
+    ``KYVERNO_MP_PORT`` means ``KYVERNO_MP_HEALTH_PORT``, although there are names with
+    more of its letters. Cost: one comparison of texts for each known name.
+    """
+    words = _words(name)
+
+    def score(one: str) -> tuple[int, int, float]:
+        theirs = _words(one)
+        ratio = difflib.SequenceMatcher(None, name.lower(), one.lower()).ratio()
+        return (ratio >= _CLOSE, len(words & theirs), ratio)
+
+    return max(known, key=score)
+
+
+def _words(name: str) -> set[str]:
+    return {one.lower() for one in _WORDS.findall(name)}
