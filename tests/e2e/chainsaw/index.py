@@ -36,7 +36,6 @@ BUILT: Final = frozenset(
         "generate",
         "mutate existing",
         "reports",
-        "verify images",
         "admission policies",
     }
 )
