@@ -69,7 +69,7 @@ class Term:
     def start(self) -> None:
         for informer in self.informers:
             informer.start()
-            assert informer.wait_synced(5)
+            assert informer.wait_synced(60)
 
     def stop(self) -> None:
         for informer in self.informers:

@@ -146,7 +146,7 @@ class Controller:
     def start(self) -> None:
         for informer in self.cleanup.policies.informers:
             informer.start()
-            assert informer.wait_synced(5)
+            assert informer.wait_synced(60)
         self.cleanup.ttl.refresh()
         self.catch_up()
 
@@ -163,7 +163,7 @@ class Controller:
             *watches.values(),
         ]
         for informer in informers:
-            assert informer.wait_synced(5)
+            assert informer.wait_synced(60)
             wait_for(lambda one=informer: self._is_current(one))
 
     def settle(self) -> None:

@@ -40,7 +40,7 @@ def informing(
     informer.on_change(keys.append)
     informer.start()
     try:
-        assert informer.wait_synced(5)
+        assert informer.wait_synced(60)
         yield informer, keys
     finally:
         informer.stop()

@@ -191,7 +191,7 @@ def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:
     )
     worker.start()
     try:
-        assert evaluators.submit(b"x").result(timeout=5) == b"xx"
+        assert evaluators.submit(b"x").result(timeout=60) == b"xx"
     finally:
         stop.set()
         evaluators.close()

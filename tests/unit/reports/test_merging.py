@@ -59,7 +59,7 @@ def holding(api: FakeApi, world: Any, **settings: Any) -> Iterator[Term]:
     with term(api, world, **settings) as one:
         informer = one.reports.merging.results.informer
         informer.start()
-        assert informer.wait_synced(5)
+        assert informer.wait_synced(60)
         try:
             one.settle()
             yield one

@@ -169,7 +169,7 @@ class Term:
     def start(self) -> None:
         for informer in self.reports.stored.informers:
             informer.start()
-            assert informer.wait_synced(5)
+            assert informer.wait_synced(60)
 
     def stop(self) -> None:
         # Its threads were never started.

@@ -217,7 +217,7 @@ def test_reports_of_others_are_left_alone(world: World) -> None:
     )
     world.answer("x")
     assert world.write()
-    assert world.results.informer.wait_synced(5)
+    assert world.results.informer.wait_synced(60)
     while not len(world.results.informer):
         pass
     assert world.results.step(world._merge)

@@ -82,7 +82,7 @@ class World:
             lambda: self.now_ns,
         )
         self.results.start()
-        assert self.results.informer.wait_synced(5)
+        assert self.results.informer.wait_synced(60)
 
     def answer(
         self, name: str, *rows: Row, worker: int = 0, at_ns: int = 0, uid: str = "?"

@@ -114,7 +114,7 @@ def talk(
         await loop.connect_accepted_socket(lambda: Protocol(connections), ours)
         reader, writer = await asyncio.open_connection(sock=theirs)
         try:
-            await asyncio.wait_for(story(Client(connections, reader, writer)), 10)
+            await asyncio.wait_for(story(Client(connections, reader, writer)), 60)
         finally:
             # A loop with an open connection would not end, and hide what failed.
             writer.close()
@@ -325,7 +325,8 @@ def test_idle_and_slow_connections_are_closed(started: bytes) -> None:
 def test_a_connection_in_use_is_not_closed_by_the_clock() -> None:
     async def story(client: Client) -> None:
         client.writer.write(post()[:-5])
-        await asyncio.sleep(0.02)
+        while not client.connections.arriving.total:  # noqa: ASYNC110 - a plain number
+            await asyncio.sleep(0.001)
         client.connections.tick()
         assert (await client.ask(post()[-5:]))[0] == 200
 
@@ -403,14 +404,16 @@ def test_draining_answers_a_request_that_was_on_its_way() -> None:
 
 
 def test_draining_answers_what_is_under_way() -> None:
-    gate = threading.Event()
+    began, gate = threading.Event(), threading.Event()
 
     def work(_deadline_ns: int) -> None:
-        gate.wait(5)
+        began.set()
+        gate.wait(60)
 
     async def story(client: Client) -> None:
         client.writer.write(post())
-        await asyncio.sleep(0.02)
+        while not began.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.001)
         client.connections.drain()
         gate.set()
         status, headers, _body = await client.answer()
@@ -421,14 +424,16 @@ def test_draining_answers_what_is_under_way() -> None:
 
 
 def test_a_client_may_leave_during_its_review() -> None:
-    gate = threading.Event()
+    began, gate = threading.Event(), threading.Event()
 
     def work(_deadline_ns: int) -> None:
-        gate.wait(5)
+        began.set()
+        gate.wait(60)
 
     async def story(client: Client) -> None:
         client.writer.write(post() + post())
-        await asyncio.sleep(0.02)
+        while not began.is_set():  # noqa: ASYNC110 - another thread sets it
+            await asyncio.sleep(0.001)
         client.writer.transport.abort()
         await asyncio.sleep(0.02)
         gate.set()
@@ -450,8 +455,11 @@ def test_a_connection_that_ended_leaves_no_garbage(head: bytes) -> None:
         await client.reader.read()
         while client.connections.open:  # noqa: ASYNC110 - a plain set
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
-        assert [one() for one in gone] == [None]
+        for _ in range(1000):
+            if [one() for one in gone] == [None]:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it is kept")
 
     gc.disable()
     try:

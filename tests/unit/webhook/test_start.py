@@ -64,7 +64,9 @@ class Pod:
         assert self.served is not None
         route = SHARED[b"/validate/fail"]
         answer = self.served.connections.service.answer(route, b"", review(**changes))
-        assert isinstance(answer, bytes)
+        if not isinstance(answer, bytes):
+            # A review that a busy machine makes long leaves the event loop.
+            answer = self.loop.run_until_complete(answer)
         return bool(json.loads(answer)["response"]["allowed"])
 
     def serves(self) -> int:
