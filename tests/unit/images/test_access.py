@@ -253,7 +253,7 @@ def test_data_of_an_image(contents: Contents, host: str) -> None:
     with pytest.raises(ExpressionFailed):
         images.image_data("no image", 0)
     typed = {"Content-Type": OCI}
-    commas = b"[" + b"1," * limits.REGISTRY_JSON_PARTS_MAX + b"1]"
+    commas = b"[" + b"1," * (limits.REGISTRY_JSON_PARTS_MAX + 1) + b"1]"
     contents.answers["GET", "/v2/app/manifests/v1"] = (200, typed, commas)
     with pytest.raises(ExpressionFailed, match="not JSON"):
         images.image_data(f"{host}/app:v1", 0)
