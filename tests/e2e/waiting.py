@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-WAIT_S: Final = 60.0
+WAIT_S: Final = 120.0
 _POLL_S: Final = 0.05
 
 
