@@ -569,6 +569,11 @@ REGISTRY_LAYERS_MAX = 1000
 IMAGE_SIGNATURES_MAX = 1000
 """Signatures of one image that are read, one request each: Cosign's own limit."""
 
+REGISTRY_JSON_PARTS_MAX = 50_000
+"""Commas in one JSON document of a registry, which is parsed in one go: 20 ms at worst,
+so that other reviews wait no longer. A manifest of 1,000 signatures has 20,000; what a
+trusted signer states about an image may have more."""
+
 IMAGE_ENVELOPE_SIGNATURES_MAX = 100
 """Signatures of one attestation, each checked over its whole body of at most 8 MiB:
 Cosign writes one, in-toto a handful. 100 of them take seconds at worst."""
@@ -678,6 +683,49 @@ LIVE_OBJECTS_BYTES_MAX = 32 * 1024 * 1024
 
 ACCESS_ANSWERS_MAX = 1024
 """Results of access reviews that a worker caches for a short time."""
+
+REGISTRY_SESSIONS_MAX = 256
+"""Repositories whose scheme and token one client keeps, some hundred bytes each; then
+it asks again."""
+
+REGISTRY_HOSTS_MAX = 64
+"""Registries, with their token services and storage, to which one process keeps
+connections: the authors of Pods choose the names."""
+
+REGISTRY_CALLS_PER_HOST_MAX = 8
+"""Calls at once of one process to one registry: as many images as are verified at
+once; a registry that hangs gets no more."""
+
+REGISTRY_IDLE_PER_HOST_MAX = 4
+"""Connections to one registry that stay open for the next call."""
+
+IMAGE_REVIEWS_WAITING_MAX = 64
+"""Reviews of one worker that wait for a thread to verify images; more are answered by
+their failure policy: at 25 ms an image, the last one waits 200 ms with 8 threads."""
+
+REGISTRY_SECRETS_MAX = 64
+"""Secrets with credentials of registries that one process keeps for a minute."""
+
+REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
+"""One Secret: the most that the API server stores."""
+
+IMAGE_REFERENCES_CACHED_MAX = 256
+"""Parsed references: the images of a large cluster's Pods in a minute; a reference has
+at most 16 Ki characters."""
+
+IMAGE_CLIENTS_MAX = 32
+"""Clients of one worker, one for each imageRegistryCredentials block in use."""
+
+IMAGE_CACHED_BYTES_MAX = 256 * 1024
+"""One verified result in the cache of the pod; larger statements are read again. A
+signature takes 200 bytes."""
+
+IMAGE_CACHE_BYTES_MAX = 8 * 1024 * 1024
+"""All verified results of the pod: its folder in memory also holds the policies."""
+
+IMAGE_FLIGHT_WAIT_S = 2.0
+"""How long a review waits for another one that verifies the same image; then it
+verifies the image itself."""
 
 REGISTRY_REDIRECTS_MAX = 5
 """Redirects of one download: registries send one, to their storage."""

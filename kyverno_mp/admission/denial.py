@@ -139,3 +139,17 @@ def mutation_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
         if found.status in _TOLD
         or (response.policy.emit_warning and found.status != SKIP)
     ]
+
+
+def image_warnings(responses: Iterable[PolicyResponse]) -> list[str]:
+    """Return the warnings of verifyImages rules of an allowed request.
+
+    KYVERNO: not of every failure: only of images that ``skipImageReferences`` names,
+    and with emitWarning of all that is no skip (docs/behaviour/images 2.6).
+    """
+    return [
+        f"policy {response.policy.name}.{found.rule}: {found.message}"
+        for response in responses
+        for found in response.results
+        if found.warns or (response.policy.emit_warning and found.status != SKIP)
+    ]

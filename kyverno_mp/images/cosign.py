@@ -18,8 +18,11 @@ from cryptography import x509
 
 from kyverno_mp.images.keys import Check, Unproved, failed
 from kyverno_mp.images.proof import Layer, Terms, read_proof
-from kyverno_mp.limits import IMAGE_ENVELOPE_SIGNATURES_MAX
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.limits import (
+    IMAGE_ENVELOPE_SIGNATURES_MAX,
+    REGISTRY_JSON_PARTS_MAX,
+)
+from kyverno_mp.values.gojson import JsonInvalid, decode_json, decode_parts
 from kyverno_mp.values.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
@@ -129,7 +132,8 @@ def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
         text = f"invalid payloadType {shown} on envelope. Expected {_IN_TOTO}"
         raise Unproved(text)
     body = _signed_body(envelope, signer.check, terms)
-    statement = _json(body)
+    # A trusted signer made it; it may be a list of all packages.
+    statement = _json(body, len(body))
     _check_predicate(statement)
     if not _is_about(statement, digest):
         raise Unproved("no matching subject digest found")
@@ -204,10 +208,10 @@ def _shown(statement: dict[str, Json]) -> dict[str, Json]:
     return shown
 
 
-def _json(data: bytes) -> dict[str, Json]:
+def _json(data: bytes, parts_max: int = REGISTRY_JSON_PARTS_MAX) -> dict[str, Json]:
     try:
-        value = decode_json(data.decode())
-    except (JsonInvalid, UnicodeDecodeError):
+        value = decode_parts(data, parts_max)
+    except JsonInvalid:
         value = None
     if type(value) is not dict:
         raise Unproved("the payload is not a JSON object")

@@ -84,6 +84,14 @@ class ImageReview:
             self._digests[image, access] = found
         return found
 
+    def known_digest(self, image: str, access: RegistryAccess) -> str:
+        """Return the digest if this review has resolved it, else ""."""
+        return self._digests.get((image, access), "")
+
+    def keep_digest(self, image: str, access: RegistryAccess, digest: str) -> None:
+        """Use a digest that was resolved at the same time for another review."""
+        self._digests[image, access] = digest
+
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed.
 

@@ -39,7 +39,7 @@ def compile_document(
     decoded, warnings = read(raw, file=document.file)
     if not isinstance(decoded, ClusterPolicy | Policy):
         raise unsupported_kind(document.key[0])
-    compiled = compile_policy(decoded, exceptions)
+    compiled = compile_policy(decoded, exceptions, verifies=True)
     compiled, lacking = servable(compiled, has_background=has_background)
     if force_ignore:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")

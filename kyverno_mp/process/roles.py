@@ -106,7 +106,7 @@ ROLES: Final = (
         name=WEBHOOK,
         run=webhook.run,
         drains=True,
-        queues=("audit", "io", "long", "events"),
+        queues=("audit", "io", "image", "long", "events"),
         is_enabled=_runs_webhook,
     ),
     Entry(

@@ -24,6 +24,8 @@ from kyverno_mp.queues.journal import CHANNELS, FOLDER, waiting_in
 _LOCK: Final = "lock"
 _LOCK_WAIT_S: Final = 10.0
 TLS: Final = "tls"
+IMAGES: Final = "images"
+"""Verified images, for all workers."""
 
 
 def prepare(path: Path) -> int:
@@ -52,7 +54,7 @@ def prepare(path: Path) -> int:
     descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _lock(path, descriptor)
     _empty(path, keep=(_LOCK, FOLDER))
-    for name in (SNAPSHOT, PAGES, TLS):
+    for name in (SNAPSHOT, PAGES, TLS, IMAGES):
         (path / name).mkdir(mode=0o700)
     for channel in CHANNELS:
         folder = channel.folder(path)

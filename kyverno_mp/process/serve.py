@@ -149,6 +149,7 @@ def _check(settings: Settings) -> None:
     for name, text in (
         ("KYVERNO_MP_HTTP_ALLOWLIST", settings.http_allowlist),
         ("KYVERNO_MP_HTTP_BLOCKLIST", settings.http_blocklist),
+        ("KYVERNO_MP_REGISTRY_ALLOWLIST", settings.registry_allowlist),
     ):
         try:
             read_rules(text, "")

@@ -5,6 +5,7 @@ Next: webhook/server.py. May touch: this process becomes the arbiter.
 """
 
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
+from kyverno_mp.process.runtime_dir import IMAGES
 from kyverno_mp.process.start import Start
 from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
 from kyverno_mp.reports.travel import reporting_of
@@ -26,5 +27,6 @@ def run(start: Start) -> None:
         triggers=TRIGGERS.folder(runtime_dir) if has_pool else None,
         lost=LOST.folder(runtime_dir) if has_pool else None,
         results=RESULTS.folder(runtime_dir) if reporting_of(settings) else None,
+        images=runtime_dir / IMAGES if settings.image_verify_cache else None,
     )
     server.run(settings, start.reviews, make_start(settings, places))

@@ -94,7 +94,7 @@ def lay_out(chosen: Chosen) -> Layout:
 
 def _asks(rules: Iterable[LinkedRule]) -> bool:
     """Return whether a rule may make an external call."""
-    return any(rule.ir.effects & (EFFECT_CLUSTER | EFFECT_REGISTRY) for rule in rules)
+    return any(rule.effects & (EFFECT_CLUSTER | EFFECT_REGISTRY) for rule in rules)
 
 
 def _urgency(policy: PolicyIR, rules: Iterable[LinkedRule]) -> tuple[bool, bool, bool]:

@@ -55,12 +55,12 @@ def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
     rules = [
         LinkedRule(compiled.policy, rule)
         for rule in compiled.rules
-        if rule.rule_type == "validate" or rule.unsupported or _checks_images(rule)
+        if rule.rule_type == "validate" or rule.unsupported or checks_images(rule)
     ]
     return LinkedPolicy(compiled.policy, rules)
 
 
-def _checks_images(rule: RuleIR) -> bool:
+def checks_images(rule: RuleIR) -> bool:
     """Return whether a verifyImages rule also has results in the validate stage."""
     found = rule.verify_images
     return found is not None and any(

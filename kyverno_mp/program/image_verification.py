@@ -2,21 +2,41 @@
 
 Room: program. Takes: RequestContext, linked rules, the ImageState of the object. Gives:
 a PolicyResponse; the state has the object with digests and the annotation.
-Next: cli/apply/evaluate. May touch: registries through program/ports.py.
+Next: cli/apply/evaluate, program/mutation_plan.
+May touch: registries through program/ports.py.
 Source: docs/behaviour/images 2.1, 2.3; docs/behaviour/engine 0.4, 8.3.
 """
 
 from collections.abc import Sequence
+from typing import NoReturn, TypeAlias
 
-from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.errors import BudgetExceeded, DependencyError, Preempted
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.request import copy_of
 from kyverno_mp.program.result import PolicyResponse, not_evaluated
 from kyverno_mp.program.rule_gate import matches_at_own_cost
+
+ImagePolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedImageRule]]
+
+
+class UnreadImages:
+    """The images of a review in which no registry is read any more."""
+
+    def __init__(self, error: DependencyError) -> None:
+        self._error = error
+
+    def digest(self, *_asked: object) -> NoReturn:
+        """Read nothing. Raises: DependencyError."""
+        # A new one: each raise adds to the traceback of its error.
+        raise type(self._error)(self._error.code, self._error.message)
+
+    verify = digest
+    statements = digest
 
 
 def link_image_rules(compiled: CompiledPolicy) -> list[LinkedImageRule]:
@@ -71,3 +91,37 @@ def verify_policy(
     )
     response.patched_object = state.resource
     return response
+
+
+def verify_request(
+    policies: Sequence[ImagePolicy],
+    context: RequestContext,
+    state: ImageState,
+    left_out: list[tuple[PolicyIR, Exception]],
+) -> list[PolicyResponse]:
+    """Apply the policies of one admission request in order; return the responses.
+
+    A policy with failurePolicy Ignore that raises changes nothing and is added to
+    ``left_out``. Raises the error of any other policy, and: DeadlinePassed, Preempted.
+    """
+    responses: list[PolicyResponse] = []
+    runtime = context.runtime
+    for policy, rules in policies:
+        before, known = state.resource, dict(state.outcomes)
+        try:
+            # The time that the previous policy has used is not this one's.
+            runtime.begin_policy(None, is_tenant=False)
+            runtime.check_clock()
+            response = verify_policy(policy, rules, context, state)
+        except Exception as error:
+            late = 0 < runtime.review_deadline_ns < runtime.monotonic_ns()
+            if policy.failure_policy == "Fail" or late or isinstance(error, Preempted):
+                raise
+            left_out.append((policy, error))
+            # SAFETY: an annotation that came with the object does not stay.
+            state.resource = annotated(before, known)
+            state.outcomes = known
+            continue
+        if response.results:
+            responses.append(response)
+    return responses

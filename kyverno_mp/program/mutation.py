@@ -54,6 +54,8 @@ class Mutations:
     left_out: list[tuple[PolicyIR, Exception]] = field(default_factory=list)
     """Policies that did not finish; the patch contains nothing from them."""
     reached: Reached | None = None
+    verified: list[PolicyResponse] = field(default_factory=list)
+    """The responses of verifyImages rules, which come after all changes."""
 
 
 def link_mutations(compiled: CompiledPolicy) -> list[LinkedMutation]:

@@ -1,42 +1,93 @@
-"""Change the object of one admission request by its mutate rules.
+"""Change the object of one admission request by mutate and verifyImages rules.
 
 Room: program. Takes: the policies that program/planner.py selected. Gives:
-MutationPlan, run by the webhook. Next: program/mutation.py.
-May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 2.5, 2.6.
+MutationPlan, run by the webhook. Next: program/mutation.py,
+program/image_verification.py.
+May touch: registries through program/ports.py.
+Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.1.
 """
 
-from kyverno_mp.errors import BudgetExceeded, DeadlinePassed, Preempted
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    Preempted,
+    RegistryUnavailable,
+)
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.image_verification import (
+    ImagePolicy,
+    UnreadImages,
+    verify_request,
+)
+from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import (
     MutatingPolicy,
     Mutations,
+    Resource,
     answer_patch,
     is_standard,
     mutate_request,
 )
 from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.ports import ReviewedImages
+from kyverno_mp.program.request import Request, copy_of
+
+Changing: TypeAlias = LinkedMutation | LinkedImageRule | None
+"""A rule as the mutating webhook runs it; None: it does not run there."""
 
 
-def link_mutation(policy: PolicyIR, rule: RuleIR) -> LinkedMutation | None:
+def link_mutation(policy: PolicyIR, rule: RuleIR) -> Changing:
     """Link one rule; rule sources call it when a rule is first needed."""
+    if rule.verify_images is not None:
+        return LinkedImageRule(policy, rule)
     return LinkedMutation(policy, rule) if rule.rule_type == "mutate" else None
+
+
+_NO_REGISTRY = RegistryUnavailable("registry.none", "registries are not read here")
+_TOO_LATE: DependencyError = DeadlinePassed(
+    "images.deadline", "the image was not verified in time"
+)
 
 
 class _Prepared:
     """The part that is the same for every request with these candidates."""
 
-    __slots__ = ("asking", "fails", "policies", "reads_namespace")
+    __slots__ = (
+        "asking",
+        "calls",
+        "fails",
+        "images",
+        "policies",
+        "reads_namespace",
+        "reads_registry",
+    )
 
-    def __init__(self, policies: list[MutatingPolicy]) -> None:
+    def __init__(
+        self, policies: list[MutatingPolicy], images: list[ImagePolicy]
+    ) -> None:
         self.policies = policies
-        self.fails = any(p.failure_policy == "Fail" for p, _ in self.policies)
+        self.images = images
+        everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
+        everything = [*self.policies, *self.images]
+        self.fails = any(p.failure_policy == "Fail" for p, _ in everything)
+        effects = 0
+        for _, listed in everything:
+            for rule in listed:
+                effects |= rule.ir.effects
+        self.calls = bool(effects & SLOW)
+        self.reads_registry = bool(effects & EFFECT_REGISTRY)
         self.asking = frozenset(
             number
             for number, (_, rules) in enumerate(self.policies)
@@ -45,8 +96,8 @@ class _Prepared:
         """Indexes of the policies that may make an external call."""
         self.reads_namespace = any(
             reads_namespace(policy, rule.ir)
-            for policy, rules in self.policies
-            for rule in rules
+            for policy, listed in everything
+            for rule in listed
         )
 
 
@@ -61,6 +112,7 @@ class MutationPlan:
         "fails",
         "needs_io",
         "reads_namespace",
+        "reads_registry",
     )
 
     def __init__(self, engine: Engine, request: Request, prepared: _Prepared) -> None:
@@ -69,8 +121,9 @@ class MutationPlan:
         self._prepared = prepared
         self._begun: Mutations | None = None
         self.fails = prepared.fails
-        self.needs_io = bool(prepared.asking)
+        self.needs_io = prepared.calls
         self.reads_namespace = prepared.reads_namespace
+        self.reads_registry = prepared.reads_registry
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
         """Apply the policies in order.
@@ -80,15 +133,53 @@ class MutationPlan:
         also: Preempted.
         """
         context = self._engine.open(self._request, deadline_ns, pace)
-        self._begun = Mutations([], [])
-        return mutate_request(self._prepared.policies, context, self._begun)
+        done = self._begun = Mutations([], [])
+        prepared = self._prepared
+        if prepared.policies or not prepared.images:
+            mutate_request(prepared.policies, context, done)
+        if prepared.images and not done.refusal:
+            begin = self._engine.cluster_data.reviewed_images
+            images = begin() if begin is not None else UnreadImages(_NO_REGISTRY)
+            self._verify(prepared.images, images, done, context)
+        return done
+
+    def _verify(
+        self,
+        policies: list[ImagePolicy],
+        images: ReviewedImages,
+        done: Mutations,
+        context: RequestContext,
+    ) -> None:
+        """Verify the images of the changed object; ``done`` gets the whole patch.
+
+        Raises: as ``verify_request``, BudgetExceeded for a patch that is too large.
+        """
+        resource = self._request.object if done.reached is None else done.reached[1]
+        state = ImageState(images, resource)
+        within = self._changed_context(context, resource)
+        done.verified = verify_request(policies, within, state, done.left_out)
+        if state.resource is not resource:
+            done.patch = answer_patch(context, state.resource)
+
+    def _changed_context(
+        self, context: RequestContext, resource: Resource
+    ) -> RequestContext:
+        """Return a context in which the changed object is that of the request."""
+        if resource is context.request.object:
+            return context
+        request = copy_of(self._request)
+        request.object = resource
+        if request.review_request is not None:
+            request.review_request = {**request.review_request, "object": resource}
+        return RequestContext(request, context.cluster_data, context.runtime)
 
     def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
         """Skip the policy that ``run`` has reached, and those with external calls.
 
         For a run that raised, was late or never began: its earlier results stay, and
         the other policies are applied while time is left. Another thread may still be
-        in ``run``. If a policy has failurePolicy Fail, nothing is applied.
+        in ``run``. If a policy has failurePolicy Fail, nothing is applied. No registry
+        is read: an image is verified only if the request does not change it.
         """
         done = Mutations([], [])
         if self.fails:
@@ -109,31 +200,51 @@ class MutationPlan:
         ]
         done.reached = -1, resource, len(done.responses)
         try:
-            return mutate_request(policies, context, done)
+            mutate_request(policies, context, done)
+            if prepared.images:
+                self._verify_rest(done, context)
         except (DeadlinePassed, Preempted):
             del done.responses[done.reached[2] :]
+            resource = done.reached[1]
+            if prepared.images:
+                # SAFETY: an annotation that came with the object proves nothing.
+                resource = annotated(resource, {})
             try:
-                done.patch = answer_patch(context, done.reached[1], late=True)
+                done.patch = answer_patch(context, resource, late=True)
             except BudgetExceeded:
                 done.responses.clear()
-            return done
+        return done
+
+    def _verify_rest(self, done: Mutations, context: RequestContext) -> None:
+        assert done.reached is not None
+        rest = [
+            (policy, rules)
+            for policy, rules in self._prepared.images
+            if not any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
+        ]
+        self._verify(rest, UnreadImages(_TOO_LATE), done, context)
+        if len(rest) < len(self._prepared.images) and not done.verified:
+            resource = annotated(done.reached[1], {})
+            done.patch = answer_patch(context, resource)
 
 
-class MutationPlanner(PlannerOf[LinkedMutation | None, _Prepared, MutationPlan]):
+class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
     """Creates plans of the rules that mutate admitted objects."""
 
     __slots__ = ()
 
-    def __init__(
-        self, engine: Engine, source: RuleSource[LinkedMutation | None]
-    ) -> None:
+    def __init__(self, engine: Engine, source: RuleSource[Changing]) -> None:
         super().__init__(engine, source, _prepare, MutationPlan)
 
 
-def _prepare(picked: Picked[LinkedMutation | None]) -> _Prepared | None:
+def _prepare(picked: Picked[Changing]) -> _Prepared | None:
     policies: list[MutatingPolicy] = []
+    images: list[ImagePolicy] = []
     for policy, linked in picked:
-        rules = [rule for rule in linked if rule is not None]
+        rules = [rule for rule in linked if isinstance(rule, LinkedMutation)]
         if is_standard(rules):
             policies.append((policy, rules))
-    return _Prepared(policies) if policies else None
+        verifying = [rule for rule in linked if isinstance(rule, LinkedImageRule)]
+        if verifying:
+            images.append((policy, verifying))
+    return _Prepared(policies, images) if policies or images else None

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, Preempted
+from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.limits import CANDIDATE_MEMO_ENTRIES_MAX
@@ -26,7 +27,7 @@ from kyverno_mp.program.action import (
 )
 from kyverno_mp.program.batch import Batch, Evaluation
 from kyverno_mp.program.batch_layout import Chosen
-from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.engine import Engine, checks_images
 from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.matching.match import reads_namespace_labels
 from kyverno_mp.program.namespace_reads import reads_namespace
@@ -57,6 +58,7 @@ class _Prepared:
         "fails",
         "needs_io",
         "reads_namespace",
+        "reads_registry",
         "reporting",
         "travels",
         "travels_late",
@@ -88,9 +90,12 @@ class _Prepared:
         self.audits = not self._static or bool(self._choose((AUDIT, *_NOWHERE)))
         self.warns = any(policy.emit_warning for policy, _ in self.entries)
         self.fails = any(p.failure_policy == "Fail" for p, _ in self.entries)
-        self.needs_io = any(
-            rule.ir.effects & SLOW for _, rules in self.entries for rule in rules
-        )
+        effects = 0
+        for _, rules in self.entries:
+            for rule in rules:
+                effects |= rule.effects
+        self.needs_io = bool(effects & SLOW)
+        self.reads_registry = bool(effects & EFFECT_REGISTRY)
         self.reads_namespace = any(
             reads_namespace(policy, rule.ir)
             for policy, rules in self.entries
@@ -132,7 +137,7 @@ class _Prepared:
     def is_slow(self, policy: PolicyIR) -> bool:
         """Return whether a rule of the policy may make an external call."""
         return any(
-            rule.ir.effects & SLOW
+            rule.effects & SLOW
             for one, rules in self.entries
             if one is policy
             for rule in rules
@@ -181,6 +186,7 @@ class ValidationPlan:
         "left_out",
         "needs_io",
         "reads_namespace",
+        "reads_registry",
         "travels",
         "travels_late",
         "triggers",
@@ -194,6 +200,7 @@ class ValidationPlan:
         self._begun: Evaluation | None = None
         self.needs_io = prepared.needs_io
         self.reads_namespace = prepared.reads_namespace
+        self.reads_registry = prepared.reads_registry
         self.warns = prepared.warns
         self.fails = prepared.fails
         self.audits = prepared.audits
@@ -368,7 +375,11 @@ def _prepare(
 ) -> _Prepared | None:
     entries: Picked[LinkedRule] = []
     for policy, linked in picked:
-        rules = [rule for rule in linked if rule.ir.rule_type == "validate"]
+        rules = [
+            rule
+            for rule in linked
+            if rule.ir.rule_type == "validate" or checks_images(rule.ir)
+        ]
         if rules:
             entries.append((policy, rules))
     triggers = None if background_user is None else _triggers(picked, background_user)

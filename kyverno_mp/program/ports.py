@@ -129,6 +129,7 @@ class SignatureQuery(NamedTuple):
     predicate_type: str = ""
     access: RegistryAccess = RegistryAccess()
     form: str = "Cosign"
+    use_cache: bool = True
 
 
 class ReviewedImages(Protocol):

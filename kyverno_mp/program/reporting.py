@@ -19,6 +19,7 @@ VALIDATE: Final = "validate"
 MUTATE: Final = "mutate"
 MUTATE_EXISTING: Final = "mutateExisting"
 GENERATE: Final = "generate"
+IMAGE_VERIFY: Final = "imageVerify"
 DISABLED: Final = "reports.kyverno.io/disabled"
 """Label of policies that are not reported, whatever its value."""
 _WORDS: Final = {

@@ -46,6 +46,8 @@ class RuleResult:
     """The object that a mutate-existing rule changed."""
     generated: tuple[dict[str, Json], ...] = ()
     """The objects that a generate rule made."""
+    warns: bool = False
+    """The requester is warned, whatever the status."""
 
 
 @dataclass(slots=True)

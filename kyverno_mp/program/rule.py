@@ -15,9 +15,11 @@ from kyverno_mp.errors import InputError
 from kyverno_mp.expr.assertion.nodes import Assertion
 from kyverno_mp.expr.conditions.nodes import Conditions
 from kyverno_mp.expr.conditions.reads import reads_operation_only
+from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.ir.rules import (
     ExceptionIR,
+    ImageRegistryEntryIR,
     ManifestsIR,
     PolicyIR,
     RuleIR,
@@ -144,6 +146,12 @@ def evaluated_object(request: Request) -> dict[str, Json] | None:
     return request.object
 
 
+def check_effects(ir: RuleIR) -> int:
+    """Return the effects of a verifyImages rule in the validate stage."""
+    reads = any(type(entry) is ImageRegistryEntryIR for entry in ir.context)
+    return ir.effects if reads else ir.effects & ~EFFECT_REGISTRY
+
+
 class LinkedRule:
     """One linked validate rule."""
 
@@ -158,6 +166,7 @@ class LinkedRule:
         "_where",
         "bare",
         "body",
+        "effects",
         "failure",
         "ir",
         "light_to",
@@ -177,6 +186,8 @@ class LinkedRule:
         self._cel = _link_cel(ir, self.validate)
         self._pod_security = _link_pod_security(ir.name, self.validate)
         self._image_check = _link_image_check(ir)
+        self.effects = ir.effects if self._image_check is None else check_effects(ir)
+        """What may wait in this stage: a check of images reads no registry."""
         self.body: _Body = (
             self._cel
             or self._image_check

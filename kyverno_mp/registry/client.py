@@ -17,10 +17,11 @@ from kyverno_mp.kube.translate import cut
 from kyverno_mp.limits import (
     REGISTRY_BLOB_BYTES_MAX,
     REGISTRY_MANIFEST_BYTES_MAX,
+    REGISTRY_SESSIONS_MAX,
     REGISTRY_TOKEN_BYTES_MAX,
 )
 from kyverno_mp.registry.credentials import Credentials
-from kyverno_mp.registry.exchange import RegistryResponse
+from kyverno_mp.registry.exchange import Exchange, RegistryResponse, exchange
 from kyverno_mp.registry.reference import Reference
 from kyverno_mp.registry.session import Session
 
@@ -65,8 +66,13 @@ class Client:
         *,
         user_agent: str,
         insecure: bool = False,
+        keychain: Callable[[Reference], Credentials] | None = None,
+        send: Exchange = exchange,
     ) -> None:
+        """``keychain``: credentials by repository, instead of by registry."""
         self._credentials = credentials
+        self._keychain = keychain
+        self._exchange = send
         self._user_agent = user_agent
         self._insecure = insecure
         self._sessions: dict[tuple[str, str], Session] = {}
@@ -184,13 +190,20 @@ class Client:
         key = (reference.place, actions)
         session = self._sessions.get(key)
         if session is None:
+            if len(self._sessions) >= REGISTRY_SESSIONS_MAX:
+                self._sessions.clear()
             session = self._sessions[key] = Session(
                 reference.registry,
                 reference.repository,
-                self._credentials(reference.registry),
+                (
+                    self._credentials(reference.registry)
+                    if self._keychain is None
+                    else self._keychain(reference)
+                ),
                 actions=actions,
                 insecure=self._insecure,
                 user_agent=self._user_agent,
+                send=self._exchange,
             )
         return session
 

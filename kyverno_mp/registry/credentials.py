@@ -1,19 +1,22 @@
-"""Find the credentials for a registry in docker's config.json.
+"""Find the credentials for a registry in docker's config.json, also in a Secret.
 
-Room: registry. Takes: the folder of docker's configuration, a registry's host. Gives:
-Credentials. Next: registry/session.py.
+Room: registry. Takes: the folder of docker's configuration or the data of a Secret, a
+registry's host. Gives: Credentials. Next: registry/session.py, images/access.py.
 May touch: docker's config.json, the credential helpers that it names.
 Source: docker/cli config file (auths, credHelpers, credsStore); docker
-credential-helpers protocol.
+credential-helpers protocol; docs/behaviour/images 6 (Secrets, how their keys match).
 
 Messages never contain secrets, nor any output of credential helpers or decoders.
 """
 
 import base64
 import binascii
+import contextlib
 import re
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -113,17 +116,10 @@ class DockerConfig:
             raise self._unusable("not docker's JSON") from error
 
     def _of_entry(self, entry: _AuthEntry) -> Credentials:
-        username, password = entry.username, entry.password
-        if entry.auth:
-            try:
-                pair = base64.b64decode(entry.auth, validate=True).decode()
-            except (binascii.Error, UnicodeDecodeError):
-                # SAFETY: the cause would contain the secret.
-                raise self._unusable("an entry's auth is not base64") from None
-            username, _, password = pair.rstrip("\0").partition(":")
-        return Credentials(
-            username, password, entry.identity_token, entry.registry_token
-        )
+        found = _credentials_of(entry)
+        if found is None:
+            raise self._unusable("an entry's auth is not base64")
+        return found
 
     def _ask(self, helper: str, server: str) -> Credentials:
         if _HELPER.fullmatch(helper) is None:
@@ -158,3 +154,67 @@ class DockerConfig:
 def _host_of(key: str) -> str:
     """Return the host of a key, which older versions of docker wrote as a URL."""
     return key.removeprefix("https://").removeprefix("http://").partition("/")[0]
+
+
+def _credentials_of(entry: _AuthEntry) -> Credentials | None:
+    """Return an entry's credentials, None if it is damaged."""
+    username, password = entry.username, entry.password
+    if entry.auth:
+        try:
+            pair = base64.b64decode(entry.auth, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            # SAFETY: the cause would contain the secret.
+            return None
+        username, _, password = pair.rstrip("\0").partition(":")
+    return Credentials(username, password, entry.identity_token, entry.registry_token)
+
+
+class SecretKeys:
+    """The credentials of one Secret: by registry, or by a part of one.
+
+    A key is a host with wildcards in its labels, and perhaps the start of a path; the
+    longest key that matches wins.
+    """
+
+    def __init__(self, data: Mapping[str, object]) -> None:
+        """``data``: of the Secret, base64. A damaged Secret has no credentials."""
+        entries: dict[str, _AuthEntry] = {}
+        for name, decoder in _SECRET_FILES:
+            text = data.get(name)
+            if type(text) is str:
+                with contextlib.suppress(
+                    ValueError, msgspec.DecodeError, RecursionError
+                ):
+                    entries |= decoder(base64.b64decode(text, validate=True))
+        self._entries = sorted(entries.items(), key=lambda one: (-len(one[0]), one[0]))
+
+    def credentials(self, host: str, repository: str) -> Credentials | None:
+        """Return the credentials for a repository, None if no key matches it."""
+        names = _HUB_NAMES if host in _HUB_NAMES else (host,)
+        for key, entry in self._entries:
+            if any(_key_matches(key, name, repository) for name in names):
+                return _credentials_of(entry)
+        return None
+
+
+def _auths(content: bytes) -> dict[str, _AuthEntry]:
+    return _FILE.decode(content).auths
+
+
+_AUTHS = msgspec.json.Decoder(dict[str, _AuthEntry])
+_SECRET_FILES: Final = ((".dockerconfigjson", _auths), (".dockercfg", _AUTHS.decode))
+
+
+def _key_matches(key: str, host: str, repository: str) -> bool:
+    place = key.removeprefix("https://").removeprefix("http://")
+    pattern, _, path = place.partition("/")
+    path = path.strip("/")
+    if path in ("v1", "v2"):
+        # Docker's own way to write a registry.
+        path = ""
+    wanted, given = pattern.split("."), host.split(".")
+    if len(wanted) != len(given):
+        return False
+    if not all(map(fnmatchcase, given, wanted)):
+        return False
+    return not path or repository == path or repository.startswith(f"{path}/")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.limits import REGISTRY_JSON_PARTS_MAX
 from kyverno_mp.registry.client import (
     INDEX_TYPES,
     MANIFEST_TYPES,
@@ -19,7 +20,7 @@ from kyverno_mp.registry.client import (
     Manifest,
 )
 from kyverno_mp.registry.reference import Reference, parse_reference
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.gojson import JsonInvalid, decode_parts
 from kyverno_mp.values.jsonvalue import Json
 
 _PLATFORM: Final = ("linux", "amd64")
@@ -110,8 +111,8 @@ def image_data(client: Client, text: str, deadline_ns: int) -> Json:
 
 def _json(data: bytes, reference: Reference) -> Json:
     try:
-        return decode_json(data.decode())
-    except (JsonInvalid, UnicodeDecodeError) as error:
+        return decode_parts(data, REGISTRY_JSON_PARTS_MAX)
+    except JsonInvalid as error:
         raise _invalid(reference, "not JSON") from error
 
 

@@ -20,7 +20,12 @@ import msgspec
 from kyverno_mp.errors import RegistryUnavailable, RequestInvalid
 from kyverno_mp.limits import REGISTRY_REDIRECTS_MAX, REGISTRY_TOKEN_BYTES_MAX
 from kyverno_mp.registry.credentials import Credentials
-from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse, exchange
+from kyverno_mp.registry.exchange import (
+    Exchange,
+    RegistryCall,
+    RegistryResponse,
+    exchange,
+)
 
 _UNAUTHORIZED: Final = 401
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -40,7 +45,7 @@ _TOKEN = msgspec.json.Decoder(_Token)
 class Session:
     """One repository of one registry; asks for authorization after a 401."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent facts, most of them keyword-only
         self,
         host: str,
         repository: str,
@@ -49,7 +54,9 @@ class Session:
         actions: str,
         insecure: bool,
         user_agent: str,
+        send: Exchange = exchange,
     ) -> None:
+        self._send_one = send
         self._host = host
         self._scope = f"repository:{repository}:{actions}"
         self._root = f"/v2/{repository}/"
@@ -111,7 +118,7 @@ class Session:
             bytes_max=bytes_max,
             is_verified=not self._may_be_plain,
         )
-        return exchange(call, deadline_ns)
+        return self._send_one(call, deadline_ns)
 
     def _is_ours(self, url: str) -> bool:
         return url.startswith(f"{self._origin}/")
@@ -128,7 +135,7 @@ class Session:
                 is_verified=False,
             )
             try:
-                exchange(call, deadline_ns)
+                self._send_one(call, deadline_ns)
             except RegistryUnavailable:
                 origin = f"http://{self._host}"
             self._origin = origin
@@ -181,7 +188,7 @@ class Session:
             basic = self._credentials.basic()
             if basic:
                 headers["Authorization"] = basic
-        answer = exchange(
+        answer = self._send_one(
             RegistryCall(
                 method="POST" if identity else "GET",
                 url=realm,

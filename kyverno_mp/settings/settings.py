@@ -375,6 +375,15 @@ class Settings:
             high=256,
         ),
     )
+    image_threads: int = setting(
+        8,
+        Facts(
+            "Threads per worker for reviews that may read an image registry.",
+            unit="threads",
+            low=1,
+            high=256,
+        ),
+    )
     audit_queue_max: int = setting(
         1000,
         Facts(
@@ -659,6 +668,59 @@ class Settings:
         Facts(
             "Hosts and ranges that policies may not call, besides loopback, link-local"
             " and private ones, comma list (httpBlocklist)."
+        ),
+    )
+    registry_allowlist: str = setting(
+        "*",
+        Facts(
+            "Image registries that may be in private networks: hosts (wildcards) and"
+            " ranges, comma list. Public ones are allowed, unless httpBlocklist names"
+            " them; loopback and link-local ones only by a range."
+        ),
+    )
+    allow_insecure_registry: bool = setting(
+        False,
+        Facts(
+            "Read registries also by plain HTTP, or with any certificate"
+            " (allowInsecureRegistry); policies can allow it for their own images."
+        ),
+    )
+    image_pull_secrets: str = setting(
+        "",
+        Facts(
+            "Secrets in our namespace with credentials of registries, comma list"
+            " (imagePullSecrets)."
+        ),
+    )
+    registry_credential_helpers: str = setting(
+        "",
+        Facts(
+            "Sources of credentials after these Secrets, comma list of default (the"
+            " config.json of docker), google, amazon, azure, github"
+            " (registryCredentialHelpers). Only default has an effect."
+        ),
+    )
+    image_verify_cache: bool = setting(
+        True,
+        Facts("Keep the results of image verification (imageVerifyCacheEnabled)."),
+    )
+    image_verify_cache_entries_max: int = setting(
+        1000,
+        Facts(
+            "Results that the workers of a pod keep together"
+            " (imageVerifyCacheMaxSize).",
+            unit="results",
+            low=1,
+            high=100_000,
+        ),
+    )
+    image_verify_cache_ttl_s: int = setting(
+        3600,
+        Facts(
+            "How long a result is kept (imageVerifyCacheTTLDuration).",
+            unit="s",
+            low=1,
+            high=7 * 86_400,
         ),
     )
     http_in_namespaced_policies: bool = setting(

@@ -63,6 +63,15 @@ def _server(text: str) -> str:
     return "expected host, host:port or [IPv6]:port, without a scheme"
 
 
+def _secrets(text: str) -> str:
+    for one in filter(None, (part.strip() for part in text.split(","))):
+        namespace, slash, name = one.lstrip("/").rpartition("/")
+        reason = _name(name) or (slash and _label(namespace))
+        if reason:
+            return reason
+    return ""
+
+
 def _reasons(text: str) -> str:
     for one in text.split(","):
         reason = one.strip()
@@ -98,6 +107,10 @@ CHECKS: Final[Mapping[str, Check]] = {
     "omit_events": _reasons,
     "reports_of": _words(
         "validate", "mutate", "mutateExisting", "generate", "imageVerify"
+    ),
+    "image_pull_secrets": _secrets,
+    "registry_credential_helpers": _words(
+        "default", "google", "amazon", "azure", "github"
     ),
     "reports_results": _words("pass", "fail", "error", "warn", "skip"),
     "namespace": _label,

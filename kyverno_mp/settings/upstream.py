@@ -21,6 +21,7 @@ from kyverno_mp.values.duration import duration_error, parse_duration
 
 _ANSWER_BYTES_HIGHEST: Final = 256 * 1024 * 1024
 _CALL_TIMEOUT_S_HIGHEST: Final = 300
+_CACHED_IMAGES: Final = 1000
 _HOUR_NS: Final = 3_600_000_000_000
 _DEBUG_LEVEL: Final = 4
 """klog's level from which upstream logs single requests."""
@@ -98,6 +99,17 @@ def _answer_bytes(text: str) -> Overrides:
     return {"api_call_answer_bytes_max": str(size)}
 
 
+def _cache_entries(text: str) -> Overrides:
+    # KYVERNO: zero means the default.
+    return {"image_verify_cache_entries_max": str(_whole(text) or _CACHED_IMAGES)}
+
+
+def _cache_ttl(text: str) -> Overrides:
+    # KYVERNO: zero means the default.
+    seconds = -(-_nanoseconds(text) // 10**9) or _HOUR_NS // 10**9
+    return {"image_verify_cache_ttl_s": str(seconds)}
+
+
 _TIMES: Final = "log lines have RFC 3339 times"
 _COLOR: Final = "log lines have no colors"
 _PROFILE: Final = "there is no Go profiler; py-spy can attach instead"
@@ -107,7 +119,6 @@ _METRICS_TLS: Final = "metrics over TLS"
 _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded on first use"
 _SIGNATURES: Final = "signatures"
-_REGISTRY: Final = "images from registries in a cluster"
 _FEW_REPORTS: Final = "there are at most two EphemeralReports a replica"
 _GENERATED: Final = "generated admission policies"
 _MEMORY: Final = "there is no Go runtime whose memory has a limit"
@@ -181,12 +192,24 @@ FLAGS: Final[tuple[Flag, ...]] = (
     Flag("tufMirror", "https://tuf-repo-cdn.sigstore.dev", "AR", later=_SIGNATURES),
     Flag("tufRoot", "", "AR", later=_SIGNATURES),
     Flag("tufRootRaw", "", "AR", later=_SIGNATURES),
-    Flag("allowInsecureRegistry", "false", "ABR", later=_REGISTRY),
-    Flag("imagePullSecrets", "", "ABR", later=_REGISTRY),
-    Flag("registryCredentialHelpers", "", "ABR", later=_REGISTRY),
-    Flag("imageVerifyCacheEnabled", "true", "AR", later=_SIGNATURES),
-    Flag("imageVerifyCacheMaxSize", "1000", "AR", later=_SIGNATURES),
-    Flag("imageVerifyCacheTTLDuration", "60m", "AR", later=_SIGNATURES),
+    Flag("allowInsecureRegistry", "false", "ABR", setting="allow_insecure_registry"),
+    Flag("imagePullSecrets", "", "ABR", setting="image_pull_secrets"),
+    Flag("registryCredentialHelpers", "", "ABR", setting="registry_credential_helpers"),
+    Flag("imageVerifyCacheEnabled", "true", "AR", setting="image_verify_cache"),
+    Flag(
+        "imageVerifyCacheMaxSize",
+        "1000",
+        "AR",
+        setting="image_verify_cache_entries_max",
+        convert=_cache_entries,
+    ),
+    Flag(
+        "imageVerifyCacheTTLDuration",
+        "60m",
+        "AR",
+        setting="image_verify_cache_ttl_s",
+        convert=_cache_ttl,
+    ),
     Flag(
         "leaderElectionRetryPeriod",
         "2s",

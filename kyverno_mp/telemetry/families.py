@@ -418,6 +418,21 @@ GC_PAUSES: Final = Family(
     " objects but frozen ones.",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
+IMAGE_CACHE: Final = Family(
+    "kyverno_mp_image_verify_cache_total",
+    "counter",
+    ("event",),
+    "Uses of the pod's cache of verified images: hit, miss, stored, evicted, too_large"
+    " (not stored), failed (a file could not be read or written).",
+)
+REGISTRY_CALLS: Final = Family(
+    "kyverno_mp_registry_calls_total",
+    "counter",
+    ("outcome",),
+    "Number of calls to image registries, by outcome: the HTTP status, deadline,"
+    " network (no connection), refused (an address that is not allowed, or a response"
+    " that is too large).",
+)
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
@@ -434,6 +449,7 @@ RECORDED: Final = (
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
     VALIDATING_RESULTS,
     GC_PAUSES,
+    *(IMAGE_CACHE, REGISTRY_CALLS),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -31,7 +31,7 @@ from kyverno_mp.errors import StateError
 from kyverno_mp.limits import BUCKET_TABLES_MAX
 
 _MAGIC: Final = 0x314D504B  # "KPM1"
-_LAYOUT: Final = 3
+_LAYOUT: Final = 4
 _HEADER_BYTES: Final = 512
 CELL_COUNT: Final = 128 * 1024
 """2,000 series of each of three histograms need 102,000 cells; unused cells cost
@@ -59,6 +59,8 @@ FACTS: Final = (
     "io_queue_dropped",
     "long_queue_depth",
     "long_queue_dropped",
+    "image_queue_depth",
+    "image_queue_dropped",
     "connections",
     "events_queue_depth",
     "events_queue_dropped",

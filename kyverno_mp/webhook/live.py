@@ -7,8 +7,10 @@ Source: docs/architecture.md 3 (live calls through pooled connections);
 docs/behaviour/controllers 5.9, 11.5-6.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
 from kyverno_mp.egress.access_reviews import LivePermissions
@@ -21,7 +23,11 @@ from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.egress.schemas import LiveSchemas
+from kyverno_mp.errors import KubeNotFound
+from kyverno_mp.images.access import ReadSecret
 from kyverno_mp.kube.queries import Labels
+from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.rest import Client
 from kyverno_mp.policy.ports import ClusterView, account_of
 from kyverno_mp.program.ports import (
     ApiCalls,
@@ -36,6 +42,9 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.shared import SharedClusterData
 
+_SECRETS: Final = core("secrets")
+_SECRET_NS_MAX: Final = 5_000_000_000
+
 
 @dataclass(frozen=True, slots=True)
 class Live:
@@ -48,6 +57,8 @@ class Live:
     namespaces: NamespaceObjects
     authority: Authority
     cel: CelPorts
+    read_secret: ReadSecret
+    """Reads a Secret of our namespace with credentials of registries."""
     view: ClusterView
     """The cluster as seen by reviews of policies."""
     top_kind: TopKind
@@ -103,9 +114,22 @@ def live_ports(
             services=services,
             namespaces=namespaces,
         ),
+        read_secret=_secrets_of(client, namespace),
         view=view,
         top_kind=_top_kind_of(known),
     )
+
+
+def _secrets_of(client: Client, namespace: str) -> ReadSecret:
+    def read_secret(name: str) -> Json | None:
+        deadline_ns = time.monotonic_ns() + _SECRET_NS_MAX
+        try:
+            path = _SECRETS.object((namespace, name))
+            return client.get(path, deadline_ns=deadline_ns)
+        except KubeNotFound:
+            return None
+
+    return read_secret
 
 
 def _top_kind_of(known: LiveKinds) -> TopKind:

@@ -251,7 +251,7 @@ def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str
             unregistrable_text = unregistrable(document)
             if unregistrable_text:
                 return unregistrable_text
-            encode_policy(compile_policy(document))
+            encode_policy(compile_policy(document, verifies=True))
     except PolicyInvalid as error:
         if error.code == TOO_COSTLY:
             return error.message

@@ -24,6 +24,8 @@ class PlanOf(Protocol):
     """Some candidate may call the cluster, a service or a registry."""
     fails: bool
     """Some candidate has failurePolicy Fail."""
+    reads_registry: bool
+    """Some candidate may read a registry, which counts as I/O."""
     reads_namespace: bool
     """Some candidate depends on the labels or the existence of the namespace."""
 
@@ -248,3 +250,6 @@ class Results(Protocol):
 
     def mutated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
         """Record what mutate rules did."""
+
+    def verified(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
+        """Record what verifyImages rules found."""

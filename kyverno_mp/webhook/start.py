@@ -34,8 +34,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.mutate.rule import LinkedMutation
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.mutation_plan import Changing, MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.rule import LinkedRule
@@ -55,9 +54,11 @@ from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.families import (
     GC_PAUSES,
+    IMAGE_CACHE,
     QUERIES,
     RECORDED_REVIEWS,
     RECORDING_FILES_DELETED,
+    REGISTRY_CALLS,
 )
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
@@ -69,6 +70,7 @@ from kyverno_mp.webhook.collector import Collector, Pauses
 from kyverno_mp.webhook.configured import Compiled, CurrentConfiguration
 from kyverno_mp.webhook.decisions import with_decisions
 from kyverno_mp.webhook.http.tls import Certificates
+from kyverno_mp.webhook.images import served_images
 from kyverno_mp.webhook.live import live_ports
 from kyverno_mp.webhook.ports import AuditSink
 from kyverno_mp.webhook.recording.recorder import recorder_of
@@ -103,6 +105,8 @@ class Places:
     """Set when ``triggers`` is."""
     results: Path | None = None
     """None: nobody writes reports."""
+    images: Path | None = None
+    """None: results of image verification are not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,7 @@ class _LinkedSnapshot:
 
     segment: PolicySegment
     source: SegmentSource[LinkedRule]
-    mutating: SegmentSource[LinkedMutation | None]
+    mutating: SegmentSource[Changing]
     planner: ValidationPlanner
     mutations: MutationPlanner
 
@@ -152,6 +156,8 @@ class _Attached:
         self._poll_s = settings.snapshot_poll_ms / 1000
         self._queries = Tally()
         self._deleted = Tally()
+        self._image_cache = Tally()
+        self._registry_calls = Tally()
         self.recording = recorder_of(settings, lambda: self._deleted.add(()))
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
@@ -191,11 +197,20 @@ class _Attached:
         self.view = live.view if live else None
         self.live_namespaces = live.namespaces if live else None
         self.top_kind = live.top_kind if live else built_in_kind
+        served = served_images(
+            settings,
+            places.images,
+            live.read_secret if live else None,
+            self._image_cache.add,
+            self._registry_calls.add,
+        )
         ports = ClusterData(
             config_maps=live.config_maps if live else self.cluster_data,
             api_calls=live.api_calls if live else self.cluster_data,
-            # Canned image data is for standalone mode; a cluster has no registry yet.
-            images=None if live else self.cluster_data,
+            # Canned image data is for standalone mode.
+            images=served.data if live else self.cluster_data,
+            reviewed_images=served.begin,
+            manifests=served.manifests,
             global_context=self.cluster_data,
             namespaces=self.cluster_data,
             namespace_objects=live.namespaces if live else None,
@@ -296,8 +311,13 @@ class _Attached:
         if metrics is not self._counted_by:
             self._counted_by = metrics
             self.recorder.configure(metrics)
-        for labels, count in self._queries.drain().items():
-            self.recorder.series(QUERIES).count(labels, float(count))
+        for family, tally in (
+            (QUERIES, self._queries),
+            (IMAGE_CACHE, self._image_cache),
+            (REGISTRY_CALLS, self._registry_calls),
+        ):
+            for labels, count in tally.drain().items():
+                self.recorder.series(family).count(labels, float(count))
         for generation, seconds in self._pauses.drain():
             self.recorder.series(GC_PAUSES).observe((generation,), seconds)
         if self.recording is not None:

@@ -11,7 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kyverno_mp.admission.decode import TopKind, built_in_kind
-from kyverno_mp.limits import LONG_REVIEW_THREADS, SLOW_REVIEWS_WAITING_MAX
+from kyverno_mp.limits import (
+    IMAGE_REVIEWS_WAITING_MAX,
+    LONG_REVIEW_THREADS,
+    SLOW_REVIEWS_WAITING_MAX,
+)
 from kyverno_mp.policy import validating_policy
 from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
@@ -85,6 +89,8 @@ class Gauges:
     io_queue_dropped: int
     long_queue_depth: int
     long_queue_dropped: int
+    image_queue_depth: int
+    image_queue_dropped: int
     connections: int
     connections_ended: int
     """Not a fact of the page: it decides when the worker frees memory."""
@@ -110,6 +116,13 @@ def wire(
         loop,
         settings.io_threads,
         SLOW_REVIEWS_WAITING_MAX,
+        time.monotonic_ns,
+        long_evaluations,
+    )
+    image_lane = Lane(
+        loop,
+        settings.image_threads,
+        IMAGE_REVIEWS_WAITING_MAX,
         time.monotonic_ns,
         long_evaluations,
     )
@@ -141,6 +154,7 @@ def wire(
             background_user=role.background_user,
             recording=role.recording,
             slow_lane=slow_lane,
+            image_lane=image_lane,
             long_lane=long_lane,
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
@@ -167,6 +181,8 @@ def wire(
                 io_queue_dropped=slow_lane.refused,
                 long_queue_depth=long_lane.running,
                 long_queue_dropped=long_lane.refused,
+                image_queue_depth=image_lane.running,
+                image_queue_dropped=image_lane.refused,
                 connections=len(connections.open),
                 connections_ended=connections.ended,
                 held_bytes=connections.arriving.total + connections.evaluating.total,
@@ -176,6 +192,7 @@ def wire(
 
     def stop(left_s: float) -> None:
         slow_lane.stop()
+        image_lane.stop()
         long_lane.stop()
         reviewers.stop()
         if role.recording is not None:

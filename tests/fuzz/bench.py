@@ -80,7 +80,9 @@ def segment_of(text: str) -> PolicySegment:
     documents = [read(raw.raw, file="t")[0] for raw in load(text.encode(), file="t")]
     exceptions = [d for d in documents if isinstance(d, PolicyException)]
     policies = [d for d in documents if isinstance(d, ClusterPolicy | Policy)]
-    encoded = [encode_policy(compile_policy(p, exceptions)) for p in policies]
+    encoded = [
+        encode_policy(compile_policy(p, exceptions, verifies=True)) for p in policies
+    ]
     content = PoliciesWriter().encode(encoded, generation=1, salt=SALT)
     return PolicySegment(Segment.from_bytes(content, POLICIES))
 

@@ -20,6 +20,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 KEPT = {
     "cleanup.ttl.timers.Timers.work_due": "a controller's door for turned clocks",
     "compiler.autogen.expand_for_kind": "upstream's view of one kind: fuzz compares it",
+    "egress.registries.RegistryTransport.host_count": "its bound is seen only here",
     "kube.connection.TimedSocket.makefile": "http.client calls it",
     "kube.pool.Pool.idle_count": "what a pool keeps is seen from outside only here",
     "pool.coordinator.Coordinator.is_working": "the state that tests wait for",

@@ -16,9 +16,9 @@ from cryptography import x509
 from kyverno_mp.cli.cluster.registry_access import user_agent
 from kyverno_mp.images.keys import failed
 from kyverno_mp.images.logkeys import LogKeys, log_keys
+from kyverno_mp.images.network import log_sender, mirror_reader
 from kyverno_mp.images.trust_root import PUBLIC_MIRROR, TufTrustRoot, public_root
-from kyverno_mp.limits import IMAGE_LOG_BYTES_MAX, IMAGE_TRUST_BYTES_MAX
-from kyverno_mp.registry.exchange import RegistryCall, exchange
+from kyverno_mp.registry.exchange import exchange
 from kyverno_mp.settings.read import environment
 
 _REKOR: Final = "SIGSTORE_REKOR_PUBLIC_KEY"
@@ -27,35 +27,7 @@ _CTLOG: Final = "SIGSTORE_CT_LOG_PUBLIC_KEY_FILE"
 
 def ask_log(url: str, query: bytes, deadline_ns: int) -> tuple[int, bytes]:
     """Send a query to a transparency log; the Send of images/log_search."""
-    answer = exchange(
-        RegistryCall(
-            method="POST",
-            url=url,
-            headers={
-                "User-Agent": user_agent(),
-                "Content-Type": "application/json",
-                "Accept": "application/json",
-            },
-            body=query,
-            bytes_max=IMAGE_LOG_BYTES_MAX,
-        ),
-        deadline_ns,
-    )
-    return answer.status, answer.body
-
-
-def read_mirror(url: str, deadline_ns: int) -> tuple[int, bytes]:
-    """Read a file of a TUF repository; the Fetch of images/trust_root."""
-    answer = exchange(
-        RegistryCall(
-            method="GET",
-            url=url,
-            headers={"User-Agent": user_agent()},
-            bytes_max=IMAGE_TRUST_BYTES_MAX,
-        ),
-        deadline_ns,
-    )
-    return answer.status, answer.body
+    return log_sender(exchange, user_agent())(url, query, deadline_ns)
 
 
 class LocalTrustRoot:
@@ -83,7 +55,9 @@ class LocalTrustRoot:
     def _repository(self) -> TufTrustRoot:
         if self._tuf is None:
             mirror, root = _repository()
-            self._tuf = TufTrustRoot(mirror, root, read_mirror)
+            self._tuf = TufTrustRoot(
+                mirror, root, mirror_reader(exchange, user_agent())
+            )
         return self._tuf
 
 

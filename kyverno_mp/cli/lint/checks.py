@@ -82,13 +82,8 @@ class Concern(NamedTuple):
     level: str = "warning"
 
 
-def concerns(
-    policy: AnyPolicy, raw: dict[str, Json], *, verifies: bool = False
-) -> Iterator[Concern]:
-    """Yield all concerns of one policy; ``raw`` is the document as written.
-
-    ``verifies``: for the command line, which verifies images.
-    """
+def concerns(policy: AnyPolicy, raw: dict[str, Json]) -> Iterator[Concern]:
+    """Yield all concerns of one policy; ``raw`` is the document as written."""
     spec = raw.get("spec") or {}
     for name, advice in _OLD_FIELDS.items():
         if name in spec:
@@ -96,7 +91,7 @@ def concerns(
             yield Concern("lint.deprecated_field", f"spec.{name}", "", text)
     for index, rule in enumerate(policy.spec.rules):
         path = f"spec.rules[{index}]"
-        yield from _rule_concerns(policy, rule, path, verifies=verifies)
+        yield from _rule_concerns(policy, rule, path)
         for place, operator in _operators(raw["spec"]["rules"][index], path):
             advice = _OLD_OPERATORS[operator]
             text = f"operator {operator} is deprecated: use {advice}"
@@ -106,10 +101,8 @@ def concerns(
             yield Concern("lint.call", f"{path}{place}", rule.name, text)
 
 
-def _rule_concerns(
-    policy: AnyPolicy, rule: Rule, path: str, *, verifies: bool
-) -> Iterator[Concern]:
-    lacking = missing_capability(rule, verifies=verifies)
+def _rule_concerns(policy: AnyPolicy, rule: Rule, path: str) -> Iterator[Concern]:
+    lacking = missing_capability(rule, verifies=True)
     if lacking:
         text = f"not evaluated by this version: {lacking}"
         yield Concern("lint.unsupported", path, rule.name, text)

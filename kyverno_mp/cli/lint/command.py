@@ -273,8 +273,7 @@ class _Linter:
     def _concerns(
         self, policy: AnyPolicy, warnings: Iterable[str], *, is_sound: bool
     ) -> Iterator[Finding]:
-        verifies = not self.for_server
-        for concern in concerns(policy, self.document.raw, verifies=verifies):
+        for concern in concerns(policy, self.document.raw):
             if self.for_server and is_sound and concern.code == "lint.unsupported":
                 continue  # The server's own refusal has more detail.
             yield self.finding(concern.code, concern.level, concern.text, concern.path)
@@ -299,7 +298,7 @@ class _Linter:
 
     def _compiled(self, policy: AnyPolicy) -> Iterator[Finding]:
         try:
-            compiled = compile_policy(policy)
+            compiled = compile_policy(policy, verifies=True)
         except PolicyInvalid as error:
             path = self._rule_path(error.where.rule) or error.where.path
             yield self.finding(error.code, sarif.ERROR, error.message, path)
@@ -358,7 +357,7 @@ def _across(known: _Set) -> Iterator[Finding]:
 
 def _computed_names(policy: AnyPolicy) -> list[str]:
     try:
-        return [rule.name for rule in compile_policy(policy).rules]
+        return [rule.name for rule in compile_policy(policy, verifies=True).rules]
     except PolicyInvalid:
         return [rule.name for rule in policy.spec.rules]
 

@@ -28,6 +28,7 @@ class Outcome(NamedTuple):
     status: str
     message: str
     properties: dict[str, str] | None = None
+    warns: bool = False
 
 
 def joined(message: str, *, rest: str) -> str:

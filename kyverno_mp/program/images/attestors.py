@@ -101,6 +101,7 @@ class BlockReader(NamedTuple):
             predicate_type=predicate_type,
             access=self.access,
             form=self.block.type or "Cosign",
+            use_cache=self.block.use_cache,
         )
 
     def kind_of(self, entry: Attestor) -> str:

@@ -177,6 +177,7 @@ class LinkedImageRule:
             status=outcome.status,
             message=cut(outcome.message),
             properties=self._gate.report_properties(scope),
+            warns=outcome.warns,
         )
 
 
@@ -236,10 +237,10 @@ class _BlockRun:
             f"skipping image reference image {text}, policy {name}"
             f" ruleName {self.rule.ir.name}"
         )
-        if not is_among(text, self.linked.ir.references) or is_among(
-            text, block.skip_image_references
-        ):
+        if not is_among(text, self.linked.ir.references):
             return Outcome(result.SKIP, skip)
+        if is_among(text, block.skip_image_references):
+            return Outcome(result.SKIP, skip, warns=True)
         self.scope.root = {**self.scope.root, "image": image.shown}
         if block.attestors:
             failures = verify_sets(self.reader, text)

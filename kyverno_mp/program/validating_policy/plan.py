@@ -56,6 +56,7 @@ class CelPlan:
         "left_out",
         "needs_io",
         "reads_namespace",
+        "reads_registry",
     )
 
     def __init__(
@@ -75,6 +76,8 @@ class CelPlan:
         self.needs_io = any(one.ir.effects & SLOW for one in policies)
         self.fails = any(map(_fails, policies))
         self.reads_namespace = any(one.reads_namespace for one in policies)
+        # Image data in CEL is not read here.
+        self.reads_registry = False
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> list[Verdict]:
         """Evaluate all policies. Raises: Preempted, DeadlinePassed."""

@@ -20,7 +20,7 @@ from kyverno_mp.limits import (
     RESULT_ROWS_CACHED_MAX,
     RESULT_ROWS_MAX,
 )
-from kyverno_mp.program.reporting import MUTATE, Reporting
+from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.secrecy import hides_values
@@ -69,10 +69,23 @@ class ResultSink:
 
         KYVERNO: the object may have no uid yet, so its name identifies it (6.6).
         """
+        self._append_of(MUTATE, request, responses)
+
+    def verified(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
+        """Record what verifyImages rules found, which no scan derives.
+
+        KYVERNO: not of subresources (docs/behaviour/images 2.6).
+        """
+        if not request.subresource:
+            self._append_of(IMAGE_VERIFY, request, responses)
+
+    def _append_of(
+        self, kind: str, request: Request, responses: Iterable[PolicyResponse]
+    ) -> None:
         reporting = self._reporting
-        if MUTATE in reporting.types and _is_reported(request):
+        if kind in reporting.types and _is_reported(request):
             self._append(
-                request, [r for r in responses if reporting.reports(r.policy, MUTATE)]
+                request, [r for r in responses if reporting.reports(r.policy, kind)]
             )
 
     def _append(self, request: Request, responses: Iterable[PolicyResponse]) -> None:

@@ -53,6 +53,9 @@ class Dependencies:
     verdicts: AdmissionVerdicts = field(default_factory=AdmissionVerdicts)
     slow_lane: Lane | None = None
     """None: reviews that may do I/O also run inline (tests, the CLI's server)."""
+    image_lane: Lane | None = None
+    """Where reviews run that may read a registry, so that a dead one delays no others;
+    None: in ``slow_lane``."""
     long_lane: Lane | None = None
     """Where reviews continue after their slice of the event loop; None: nowhere."""
     long_evaluations: LongEvaluations = field(default_factory=LongEvaluations)

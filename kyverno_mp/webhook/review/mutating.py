@@ -2,12 +2,12 @@
 
 Room: webhook. Takes: a Review and the MutationPlan of its rules. Gives: the answer's
 bytes. Next: review (its exits). May touch: the sink.
-Source: docs/behaviour/controllers 2.5, 2.6.
+Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.6.
 """
 
 from typing import Final
 
-from kyverno_mp.admission.denial import mutation_warnings
+from kyverno_mp.admission.denial import denial, image_warnings, mutation_warnings
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.mutation import Mutations
 from kyverno_mp.program.mutation_plan import MutationPlan
@@ -52,15 +52,26 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     """Answer with the changes, and warn of policies that failed."""
     if done.refusal:
         return review.deny(done.refusal, done.responses)
-    review.report(done.responses, blocked=False)
+    if done.verified:
+        refused = review.dependencies.verdicts.of(done.verified).refused
+        # A request whose deadline has passed is not blocked by what nobody could tell.
+        if refused:
+            review.report(done.verified, blocked=True)
+            text = denial(review.request, refused)
+            return review.deny(text, [*done.responses, *done.verified])
+    review.report([*done.responses, *done.verified], blocked=False)
     _pass_on(review, done)
-    texts = [*problems, *mutation_warnings(done.responses)]
+    texts = [
+        *problems,
+        *mutation_warnings(done.responses),
+        *image_warnings(done.verified),
+    ]
     for policy, error in done.left_out:
         code, text = review.note(error, policy.key)
         texts.append(
             f"kyverno left out what policy {policy.key} changes ({code}): {text}"
         )
-    return review.allow(texts, done.responses, done.patch)
+    return review.allow(texts, [*done.responses, *done.verified], done.patch)
 
 
 def _pass_on(review: Review, done: Mutations) -> None:
@@ -70,5 +81,6 @@ def _pass_on(review: Review, done: Mutations) -> None:
         return
     try:
         results.mutated(review.request, done.responses)
+        results.verified(review.request, done.verified)
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)

@@ -31,7 +31,7 @@ from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import PlanOf
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import Handlers
-from kyverno_mp.webhook.review.lanes import LateAnswer
+from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
 from kyverno_mp.webhook.review.pace import EventLoopPace
 from kyverno_mp.webhook.review.protection import REFUSAL
 from kyverno_mp.webhook.review.review import Handler, Review
@@ -132,7 +132,9 @@ class Service:
     ) -> Answer:
         """Evaluate in the event loop what needs no I/O and fits into a slice."""
         lane = self._dependencies.slow_lane
-        if lane is None or not plan.needs_io:
+        if lane is not None and plan.needs_io:
+            lane = self._lane_of(plan) or lane
+        else:
             lane = self._dependencies.long_lane
             if lane is None:
                 return review.evaluate(plan)
@@ -146,6 +148,16 @@ class Service:
             review.deadline_ns,
             lambda error: review.abandon(error, plan),
         )
+
+    def _lane_of(self, plan: PlanOf) -> Lane | None:
+        """Return the lane for plans with I/O.
+
+        Registries have their own places: a dead one occupies these and no others.
+        """
+        images = self._dependencies.image_lane
+        if images is None or not (plan.needs_io and plan.reads_registry):
+            return self._dependencies.slow_lane
+        return images
 
     def refused(self, code: str) -> None:
         """Count a request that is not a review."""
@@ -165,6 +177,8 @@ class Service:
         arrive before the leader publishes a new namespace. Without it, no rule runs.
         """
         lane = self._dependencies.slow_lane or self._dependencies.long_lane
+        if picked is not None:
+            lane = self._lane_of(picked) or lane
         assert lane is not None
         deadline_ns = review.deadline_ns
         plan: PlanOf | None = None

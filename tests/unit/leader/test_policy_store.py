@@ -315,7 +315,10 @@ def test_a_defect_harms_the_policy_that_meets_it_only(
 ) -> None:
     """Types deeper than the interpreter's stack once ended every leader."""
 
-    def broken(document: ClusterPolicy, exceptions: object) -> CompiledPolicy:
+    def broken(
+        document: ClusterPolicy, exceptions: object, *, verifies: bool
+    ) -> CompiledPolicy:
+        assert verifies
         if document.metadata.name == "b":
             raise RecursionError
         return compile_policy(document)

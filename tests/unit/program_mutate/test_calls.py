@@ -19,9 +19,8 @@ import pytest
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import Mutations
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.mutation_plan import Changing, MutationPlanner, link_mutation
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.result import PASS
 from perf.language import (
@@ -41,7 +40,7 @@ FAIL = frozenset({"Fail"})
 
 def _planner(rule: Rule, count: int) -> MutationPlanner:
     texts = [json.dumps(policy(n, rule(n))) for n in range(count)]
-    source: SegmentSource[LinkedMutation | None] = SegmentSource(
+    source: SegmentSource[Changing] = SegmentSource(
         segment_of("\n---\n".join(texts)), link_mutation
     )
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)

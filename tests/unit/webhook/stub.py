@@ -41,6 +41,7 @@ class StubPlan:
         self.audits = bool(audit)
         self.fails = fails
         self.reads_namespace = True
+        self.reads_registry = False
         self.triggers = False
         self.travels = self.travels_late = False
         self.has_reached = False

@@ -382,6 +382,39 @@ def test_mutations_are_left_out_by_choice(benches: Any) -> None:
     assert bench.told() == []
 
 
+VERIFY = """\
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: signed}
+spec:
+  failurePolicy: Ignore
+  rules:
+  - name: verify
+    match: {any: [{resources: {kinds: [Pod]}}]}
+    verifyImages:
+    - imageReferences: ["*"]
+      mutateDigest: false
+      attestors:
+      - entries: [{keys: {publicKeys: KEY, rekor: {ignoreTlog: true}}}]
+"""
+
+
+def test_what_image_rules_found_is_recorded(benches: Any) -> None:
+    """No registry is read here: that is what the rule says."""
+    image = f"r.test/a/b@sha256:{'0' * 64}"
+    given = {**POD, "spec": {"containers": [{"name": "c", "image": image}]}}
+    bench = benches(VERIFY)
+    asked = {**REVIEWED, "object": given}
+    assert bench.ask(b"/mutate", **asked)["patch"]
+    ((_, rows),) = bench.recorded()
+    (row,) = rows
+    assert (row.policy, row.rule, row.result) == ("signed", "verify", "error")
+    assert row.message.startswith(f"failed to verify image {image}: ")
+    others = benches(VERIFY, replace(REPORTING, types=frozenset({"mutate"})))
+    assert others.ask(b"/mutate", **asked)["patch"]
+    assert others.told() == []
+
+
 def test_many_results_take_several_records(benches: Any) -> None:
     count = 2 * RESULT_ROWS_MAX + 1
     rules = "".join(rule(f"r{n}", NAMED) for n in range(count))

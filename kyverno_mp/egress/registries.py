@@ -1,0 +1,236 @@
+"""Call image registries for rules: checked addresses, few calls at once, kept open.
+
+Room: egress. Takes: RegistryCalls of registry/session.py. Gives: RegistryResponses;
+satisfies registry.exchange.Exchange. Next: webhook/images.py.
+May touch: DNS through egress/hosts.py, sockets.
+Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/images 6.
+
+The author of a Pod chooses the registry, and a registry chooses its token service and
+where it redirects to: each of these addresses is checked. The name is resolved once,
+and the connection goes to the checked address.
+"""
+
+import socket
+import ssl
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult
+
+from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    KubeUnavailable,
+    RegistryUnavailable,
+)
+from kyverno_mp.kube.connection import Connection
+from kyverno_mp.limits import (
+    REGISTRY_CALLS_PER_HOST_MAX,
+    REGISTRY_HOSTS_MAX,
+    REGISTRY_IDLE_PER_HOST_MAX,
+    SERVICE_ADDRESSES_MAX,
+)
+from kyverno_mp.registry.exchange import (
+    RegistryCall,
+    RegistryResponse,
+    converse,
+    taken_apart,
+    tls_context,
+)
+
+_IDLE_NS_MAX: Final = 30_000_000_000
+"""Registries close idle connections after a minute or so; addresses may change."""
+
+
+class _Key(NamedTuple):
+    scheme: str
+    host: str
+    port: int
+    is_verified: bool
+
+
+class _Host:
+    """The connections to one registry."""
+
+    def __init__(self) -> None:
+        self.places = threading.BoundedSemaphore(REGISTRY_CALLS_PER_HOST_MAX)
+        self.idle: list[tuple[Connection, int]] = []
+        """Each with the time at which it became idle."""
+        self.users = 0
+
+
+class RegistryTransport:
+    """All calls of one process to registries; threads may share it."""
+
+    def __init__(
+        self,
+        rules: UrlRules,
+        resolve: Callable[[str], list[str]],
+        on_call: Callable[[str], None] = lambda _outcome: None,
+    ) -> None:
+        """``on_call`` gets the outcome of each call: a status, or why there is none."""
+        self._rules = rules
+        self._resolve = resolve
+        self._on_call = on_call
+        self._hosts: OrderedDict[_Key, _Host] = OrderedDict()
+        self._contexts: dict[bool, ssl.SSLContext | None] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
+        """Send one request and read the whole response.
+
+        Raises: ExpressionFailed (``reach.denied``: the address is not allowed),
+        RequestInvalid, RegistryUnavailable, DeadlinePassed.
+        """
+        try:
+            found = self._call(call, deadline_ns)
+        except DeadlinePassed:
+            self._on_call("deadline")
+            raise
+        except RegistryUnavailable:
+            self._on_call("network")
+            raise
+        except Exception:
+            self._on_call("refused")
+            raise
+        self._on_call(str(found.status))
+        return found
+
+    @property
+    def host_count(self) -> int:
+        """Number of registries that are remembered."""
+        return len(self._hosts)
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        with self._lock:
+            idle = [one for host in self._hosts.values() for one, _ in host.idle]
+            for host in self._hosts.values():
+                host.idle.clear()
+        for connection in idle:
+            connection.abandon()
+
+    def _call(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
+        parts, port = taken_apart(call.url)
+        key = _Key(parts.scheme, parts.hostname or "", port, call.is_verified)
+        with self._place(key, deadline_ns) as host:
+            connection = self._idle(host)
+            if connection is not None:
+                try:
+                    return self._on(connection, host, call, parts, deadline_ns)
+                except RegistryUnavailable as error:
+                    is_safe = call.method in ("GET", "HEAD")
+                    if not (is_safe and isinstance(error.__cause__, ConnectionError)):
+                        raise
+                    # The registry closed the idle connection in the meantime.
+            connection = self._fresh(key, call)
+            return self._on(connection, host, call, parts, deadline_ns)
+
+    def _on(
+        self,
+        connection: Connection,
+        host: _Host,
+        call: RegistryCall,
+        parts: SplitResult,
+        deadline_ns: int,
+    ) -> RegistryResponse:
+        connection.limit(deadline_ns)
+        try:
+            found = converse(connection, call, parts, {})
+        except BaseException:
+            connection.abandon()
+            raise
+        keeps = found.headers.get("connection", "").lower() != "close"
+        with self._lock:
+            if (
+                keeps
+                and connection.sock is not None
+                and len(host.idle) < REGISTRY_IDLE_PER_HOST_MAX
+            ):
+                host.idle.append((connection, time.monotonic_ns()))
+                return found
+        connection.abandon()
+        return found
+
+    @contextmanager
+    def _place(self, key: _Key, deadline_ns: int) -> Iterator[_Host]:
+        """Wait for a place at the registry: a slow one gets few calls at once."""
+        with self._lock:
+            host = self._hosts.setdefault(key, _Host())
+            self._hosts.move_to_end(key)
+            host.users += 1
+            self._forget()
+        try:
+            left_s = (deadline_ns - time.monotonic_ns()) / 1e9
+            if left_s <= 0 or not host.places.acquire(timeout=left_s):
+                raise DeadlinePassed(
+                    "registry.deadline", f"{key.host}: too many calls wait for it"
+                )
+            try:
+                yield host
+            finally:
+                host.places.release()
+        finally:
+            with self._lock:
+                host.users -= 1
+
+    def _forget(self) -> None:
+        """Drop the registries that were used longest ago; the lock is held."""
+        unused = [key for key, host in self._hosts.items() if not host.users]
+        for key in unused[: max(0, len(self._hosts) - REGISTRY_HOSTS_MAX)]:
+            for connection, _ in self._hosts.pop(key).idle:
+                connection.abandon()
+
+    def _idle(self, host: _Host) -> Connection | None:
+        oldest_ns = time.monotonic_ns() - _IDLE_NS_MAX
+        while True:
+            with self._lock:
+                if not host.idle:
+                    return None
+                connection, since_ns = host.idle.pop()
+            if since_ns > oldest_ns and connection.is_usable():
+                return connection
+            connection.abandon()
+
+    def _fresh(self, key: _Key, call: RegistryCall) -> Connection:
+        target = Target(key.scheme, key.host.rstrip("."), key.port, "/")
+        try:
+            found = self._resolve(target.host)
+        except KubeUnavailable as error:
+            raise RegistryUnavailable("registry.network", error.message) from error
+        addresses = allowed(target, found, self._rules)[:SERVICE_ADDRESSES_MAX]
+        return Connection(
+            key.host,
+            key.port,
+            context=self._context(key.scheme, call),
+            dial=lambda timeout_s: _dial(addresses, key.port, timeout_s),
+        )
+
+    def _context(self, scheme: str, call: RegistryCall) -> ssl.SSLContext | None:
+        if scheme != "https":
+            return None
+        # SAFETY: a context of its own for calls without verification, so that one
+        # insecure registry does not make the others insecure.
+        with self._lock:
+            known = self._contexts.get(call.is_verified)
+            if known is None:
+                # PERF: 20 ms, once in a process.
+                known = self._contexts[call.is_verified] = tls_context(scheme, call)
+        return known
+
+
+def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:
+    """Connect to the first address that accepts, within the time for all of them."""
+    end_s = time.monotonic() + timeout_s
+    for index, address in enumerate(addresses, start=1):
+        left_s = max(0.001, end_s - time.monotonic())
+        try:
+            share_s = left_s / (len(addresses) - index + 1)
+            return socket.create_connection((str(address), port), share_s)
+        except OSError:
+            if index == len(addresses):
+                raise
+    raise AssertionError("there is at least one address")

@@ -1,0 +1,173 @@
+"""Choose the client and the credentials for a registry, in a running service.
+
+Room: images. Takes: RegistryAccess of a block, Settings, Secrets. Gives: Clients.
+Next: images/serving.py, images/verifier.py.
+May touch: the API server through the given function, docker's config.json, the clock.
+Source: docs/behaviour/images 6 (client choice, keychains, names of Secrets).
+
+A block with credentials of its own has only these; all others have those of the
+operator's settings. A policy never makes another policy's access insecure.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed, SettingInvalid
+from kyverno_mp.limits import IMAGE_CLIENTS_MAX, REGISTRY_SECRETS_MAX
+from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import (
+    ANONYMOUS,
+    Credentials,
+    DockerConfig,
+    SecretKeys,
+)
+from kyverno_mp.registry.exchange import Exchange
+from kyverno_mp.registry.reference import Reference
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+_LOG = logging.getLogger(__name__)
+_KEPT_NS: Final = 60_000_000_000
+"""How long clients and Secrets are kept: changed credentials hold after a minute."""
+_DOCKER: Final = "default"
+_CLOUDS: Final = {
+    "google": ("gcr.io", "*.gcr.io", "*.pkg.dev"),
+    "amazon": ("*.dkr.ecr.*.amazonaws.com", "*.dkr.ecr.*.amazonaws.com.cn"),
+    "azure": ("*.azurecr.io", "*.azurecr.cn", "*.azurecr.de", "*.azurecr.us"),
+    "github": ("ghcr.io",),
+}
+"""In upstream's order, each with the registries that it knows."""
+ReadSecret = Callable[[str], Json | None]
+"""Returns the Secret of our namespace, None if it does not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySettings:
+    """The operator's choices for all registries."""
+
+    namespace: str
+    secrets: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
+    insecure: bool = False
+
+
+class ServedClients:
+    """The clients of one process, by access; threads may share it."""
+
+    def __init__(
+        self,
+        settings: RegistrySettings,
+        send: Exchange,
+        user_agent: str,
+        read_secret: ReadSecret | None,
+        docker: DockerConfig,
+    ) -> None:
+        """``read_secret`` None: there is no cluster, and so no Secret."""
+        self._settings = settings
+        self._send = send
+        self._user_agent = user_agent
+        self._read_secret = read_secret
+        self._docker = docker
+        self._clients: dict[RegistryAccess, tuple[Client, int]] = {}
+        self._secrets: dict[str, tuple[SecretKeys | None, int]] = {}
+        self._lock = threading.Lock()
+        for name in settings.helpers:
+            if name in _CLOUDS:
+                _LOG.warning("registries of %s are read without credentials", name)
+
+    def __call__(self, access: RegistryAccess) -> Client:
+        """Return the client for an access."""
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            known = self._clients.get(access)
+            if known is not None and now_ns - known[1] < _KEPT_NS:
+                return known[0]
+            if len(self._clients) >= IMAGE_CLIENTS_MAX:
+                self._clients.clear()
+            client = self._client(access)
+            self._clients[access] = client, now_ns
+        return client
+
+    def _client(self, access: RegistryAccess) -> Client:
+        own = bool(access.providers or access.secrets)
+
+        def keychain(reference: Reference) -> Credentials:
+            return self._own(access, reference) if own else self._common(reference)
+
+        return Client(
+            lambda _registry: ANONYMOUS,
+            user_agent=self._user_agent,
+            # KYVERNO: a block with credentials has none of the operator's choices.
+            insecure=access.insecure or (self._settings.insecure and not own),
+            keychain=keychain,
+            send=self._send,
+        )
+
+    def _own(self, access: RegistryAccess, reference: Reference) -> Credentials:
+        if _DOCKER in access.providers:
+            found = self._from_docker(reference)
+            if found != ANONYMOUS:
+                return found
+        for name, hosts in _CLOUDS.items():
+            known = any(matches(host, reference.registry) for host in hosts)
+            if known and name in access.providers:
+                text = (
+                    f"the registry provider {name} is not supported by this version;"
+                    " name a Secret in imageRegistryCredentials.secrets"
+                )
+                raise ExpressionFailed("registry.provider", text)
+        return self._from_secrets(access.secrets, reference) or ANONYMOUS
+
+    def _common(self, reference: Reference) -> Credentials:
+        settings = self._settings
+        found = self._from_secrets(settings.secrets, reference)
+        if found is None and _DOCKER in settings.helpers:
+            return self._from_docker(reference)
+        return found or ANONYMOUS
+
+    def _from_docker(self, reference: Reference) -> Credentials:
+        try:
+            return self._docker.credentials(reference.registry)
+        except SettingInvalid as error:
+            raise ExpressionFailed(error.code, error.message) from error
+
+    def _from_secrets(
+        self, names: Iterable[str], reference: Reference
+    ) -> Credentials | None:
+        for name in names:
+            keys = self._keys(name)
+            if keys is None:
+                continue
+            found = keys.credentials(reference.registry, reference.repository)
+            if found is not None:
+                return found
+        return None
+
+    def _keys(self, name: str) -> SecretKeys | None:
+        """Return the credentials in a Secret; None if there is no such Secret.
+
+        SAFETY: only of our own namespace. Raises: DependencyError.
+        """
+        namespace, _, short = name.lstrip("/").rpartition("/")
+        if self._read_secret is None or namespace not in (
+            "",
+            self._settings.namespace,
+        ):
+            return None
+        now_ns = time.monotonic_ns()
+        known = self._secrets.get(short)
+        if known is not None and now_ns - known[1] < _KEPT_NS:
+            return known[0]
+        found = self._read_secret(short)
+        data = found.get("data") if type(found) is dict else None
+        keys = SecretKeys(data) if type(data) is dict else None
+        with self._lock:
+            if len(self._secrets) >= REGISTRY_SECRETS_MAX:
+                self._secrets.clear()
+            self._secrets[short] = keys, now_ns
+        return keys

@@ -1,0 +1,200 @@
+"""Keep verified results in files that all workers of a pod share.
+
+Room: images. Takes: keys and results of images/serving.py. Gives: ImageCache.
+Next: images/serving.py. May touch: its folder in memory, the monotonic clock.
+Source: docs/behaviour/images 2.8, 10.2 (a result is bound to the digest and to the
+whole attestor); docs/decisions.md (the cache has no owner).
+
+An entry is a file that is written under another name and renamed, so a process that is
+killed leaves no half of one; a damaged entry is no hit. A lock on a file, which its
+holder's death releases, lets one process verify what several want to know.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.limits import (
+    IMAGE_CACHE_BYTES_MAX,
+    IMAGE_CACHED_BYTES_MAX,
+    IMAGE_FLIGHT_WAIT_S,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+HIT: Final = "hit"
+MISS: Final = "miss"
+STORED: Final = "stored"
+EVICTED: Final = "evicted"
+TOO_LARGE: Final = "too_large"
+FAILED: Final = "failed"
+_DIGEST_BYTES: Final = 32
+_ENTRY: Final = ".verified"
+_LOCK: Final = ".lock"
+_PART: Final = ".part"
+_PAUSE_S: Final = 0.002
+_PAUSE_S_MAX: Final = 0.02
+_LEFT_BEHIND_S: Final = 60
+"""Age at which a part that a killed process left is removed."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """``until_ns``: of the monotonic clock, the same for all processes of a machine."""
+
+    until_ns: int
+    value: Json
+
+
+_DECODER = msgspec.json.Decoder(_Entry)
+
+
+class CacheOptions(NamedTuple):
+    """Where the entries are, and their bounds."""
+
+    folder: Path
+    entries_max: int
+    ttl_s: int
+
+
+class ImageCache:
+    """Results by key; threads and processes may share the folder."""
+
+    def __init__(
+        self,
+        options: CacheOptions,
+        on_event: Callable[[str], None] = lambda _event: None,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """``on_event`` gets HIT, MISS, STORED, ... in any thread."""
+        self._options = options
+        self._on_event = on_event
+        self._monotonic_ns = monotonic_ns
+
+    def get(self, key: bytes) -> Json | None:
+        """Return the value of a key, None if there is none that is valid."""
+        entry = self._read(self._path(key, _ENTRY))
+        found = entry is not None and entry.until_ns > self._monotonic_ns()
+        self._on_event(HIT if found else MISS)
+        return entry.value if entry is not None and found else None
+
+    def put(self, key: bytes, value: Json) -> None:
+        """Keep a value; a failure only costs the next review time."""
+        ttl_ns = self._options.ttl_s * 10**9
+        entry = _Entry(self._monotonic_ns() + ttl_ns, value)
+        content = msgspec.json.encode(entry)
+        if len(content) > IMAGE_CACHED_BYTES_MAX:
+            self._on_event(TOO_LARGE)
+            return
+        part = self._path(key, f".{os.getpid()}.{time.monotonic_ns()}{_PART}")
+        try:
+            held = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(held, "wb") as file:
+                file.write(hashlib.sha256(content).digest() + content)
+            part.rename(self._path(key, _ENTRY))
+            self._on_event(STORED)
+            self._evict()
+        except OSError:
+            self._on_event(FAILED)
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    @contextmanager
+    def flight(self, key: bytes, deadline_ns: int) -> Iterator[None]:
+        """Let one caller in the pod at a time verify what the key stands for.
+
+        A caller does not wait long, nor past its deadline: then it goes on alone.
+        """
+        path = self._path(key, _LOCK)
+        held = self._wait_for(path, deadline_ns)
+        try:
+            yield
+        finally:
+            if held is not None:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                os.close(held)
+
+    def _wait_for(self, path: Path, deadline_ns: int) -> int | None:
+        own_ns = time.monotonic_ns() + int(IMAGE_FLIGHT_WAIT_S * 1e9)
+        until_ns = min(own_ns, deadline_ns) if deadline_ns else own_ns
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                held = _locked(path)
+            except OSError:
+                self._on_event(FAILED)
+                return None
+            if held is not None or time.monotonic_ns() > until_ns:
+                return held
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+
+    def _read(self, path: Path) -> _Entry | None:
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            self._on_event(FAILED)
+            return None
+        digest, body = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+        if hashlib.sha256(body).digest() != digest:
+            self._on_event(FAILED)
+            return None
+        try:
+            return _DECODER.decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+
+    def _evict(self) -> None:
+        """Remove the entries that were written first, beyond the bounds."""
+        found: list[tuple[int, int, str]] = []
+        with os.scandir(self._options.folder) as listed:
+            for one in listed:
+                # Another process may remove it at the same time.
+                with contextlib.suppress(FileNotFoundError):
+                    facts = one.stat(follow_symlinks=False)
+                    if one.name.endswith(_ENTRY):
+                        found.append((facts.st_mtime_ns, facts.st_size, one.path))
+                    elif time.time() - facts.st_mtime > _LEFT_BEHIND_S and (
+                        one.name.endswith(_PART)
+                    ):
+                        os.unlink(one.path)  # noqa: PTH108 - a DirEntry
+        count, size = len(found), sum(one[1] for one in found)
+        for _, length, path in sorted(found):
+            if count <= self._options.entries_max and size <= IMAGE_CACHE_BYTES_MAX:
+                break
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - as above
+                self._on_event(EVICTED)
+            count, size = count - 1, size - length
+
+    def _path(self, key: bytes, suffix: str) -> Path:
+        return self._options.folder / f"{key.hex()}{suffix}"
+
+
+def _locked(path: Path) -> int | None:
+    """Return the descriptor of a locked file, None if another one holds it.
+
+    Raises: OSError.
+    """
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its last holder may have removed the file after it was opened here.
+        if path.stat().st_ino == os.fstat(held).st_ino:
+            return held
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:
+        os.close(held)
+        raise
+    os.close(held)
+    return None

@@ -1,0 +1,168 @@
+"""Verify images for the reviews of a running service: shared results, one flight.
+
+Room: images. Takes: ImageReview for one review, the pod's ImageCache. Gives: the port
+of verifyImages rules, and that of imageRegistry entries. Next: webhook/images.py.
+May touch: the network and files through its parts, the clock.
+Source: docs/behaviour/images 2.8, 10.2; docs/behaviour/engine 3.7 (imageRegistry).
+
+What is kept is bound to the digest, the repository and the whole attestor, so a moved
+tag or another key is another entry; a tag is resolved for each review. Conditions are
+not kept: rules evaluate them on the statements each time.
+"""
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from time import monotonic_ns
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, RequestInvalid
+from kyverno_mp.images.artifacts import parsed
+from kyverno_mp.images.cache import ImageCache
+from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.image import image_data
+from kyverno_mp.values.jsonvalue import Json
+
+_VERSION: Final = 1
+"""Of what the entries mean."""
+Flights = dict[tuple[str, RegistryAccess], "Future[str]"]
+"""The look-ups of tags that are under way in this process."""
+
+
+class ServedReview:
+    """The images of one review."""
+
+    def __init__(
+        self,
+        review: ImageReview,
+        cache: ImageCache | None,
+        flights: Flights,
+        lock: threading.Lock,
+    ) -> None:
+        """``flights`` and ``lock``: shared by the reviews of this process."""
+        self._review = review
+        self._cache = cache
+        self._flights = flights
+        self._lock = lock
+
+    def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
+        """Return the digest, resolved once.
+
+        Reviews that ask for the same image at the same time share one read, but not
+        its failure. Raises: ExpressionFailed, DependencyError.
+        """
+        known = self._review.known_digest(image, access)
+        if known or "@" in image:
+            return known or self._review.digest(image, access, deadline_ns)
+        key = (image, access)
+        with self._lock:
+            other = self._flights.get(key)
+            if other is None:
+                own = self._flights[key] = Future()
+        if other is not None:
+            found = _shared(other, deadline_ns)
+            if found:
+                self._review.keep_digest(image, access, found)
+                return found
+            return self._review.digest(image, access, deadline_ns)
+        found = ""
+        try:
+            found = self._review.digest(image, access, deadline_ns)
+        finally:
+            with self._lock:
+                del self._flights[key]
+            own.set_result(found)
+        return found
+
+    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+        """Return the digest that the attestor has signed. Raises: as ``digest``."""
+
+        def verified() -> Json:
+            return self._review.verify(asked, deadline_ns)
+
+        return str(self._once("signature", asked, deadline_ns, verified))
+
+    def statements(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> Sequence[dict[str, Json]]:
+        """Return what the attestor states about the image. Raises: as ``digest``."""
+
+        def verified() -> Json:
+            return list(self._review.statements(asked, deadline_ns))
+
+        found: list[dict[str, Json]] = self._once(
+            "statements", asked, deadline_ns, verified
+        )
+        return found
+
+    def _once(
+        self,
+        kind: str,
+        asked: SignatureQuery,
+        deadline_ns: int,
+        verified: Callable[[], Json],
+    ) -> Json:
+        cache = self._cache
+        key = self._key(kind, asked, deadline_ns) if cache and asked.use_cache else None
+        if cache is None or key is None:
+            return verified()
+        found = cache.get(key)
+        if found is not None:
+            return found
+        with cache.flight(key, deadline_ns):
+            # Another one may have verified it in the meantime.
+            found = cache.get(key)
+            if found is None:
+                found = verified()
+                cache.put(key, found)
+        return found
+
+    def _key(self, kind: str, asked: SignatureQuery, deadline_ns: int) -> bytes | None:
+        """Return the key of a result, None if there is no digest to bind it to."""
+        try:
+            place = parsed(asked.image).place
+            digest = self.digest(asked.image, asked.access, deadline_ns)
+        except ExpressionFailed:
+            # Verification finds it too, and has the text for it.
+            return None
+        whole = asked._replace(image="", use_cache=True)
+        bound = [_VERSION, kind, place, digest, whole]
+        return hashlib.sha256(
+            msgspec.json.encode(bound, order="deterministic")
+        ).digest()
+
+
+def _shared(other: "Future[str]", deadline_ns: int) -> str:
+    left_s = (deadline_ns - monotonic_ns()) / 1e9 if deadline_ns else None
+    try:
+        return other.result(left_s)
+    except FutureTimeout as error:
+        raise DeadlinePassed(
+            "images.deadline", "the image was not resolved in time"
+        ) from error
+
+
+class ServedImageData:
+    """Image data for imageRegistry entries, read each time."""
+
+    def __init__(
+        self,
+        client: Callable[[RegistryAccess], Client],
+        until_ns: Callable[[int], int],
+    ) -> None:
+        self._client = client
+        self._until_ns = until_ns
+
+    def image_data(self, reference: str, deadline_ns: int) -> Json:
+        """Return the value. Raises: ExpressionFailed, DependencyError."""
+        client = self._client(RegistryAccess())
+        try:
+            return image_data(client, reference, self._until_ns(deadline_ns))
+        except RequestInvalid as error:
+            raise ExpressionFailed(error.code, error.message) from error

@@ -1,0 +1,121 @@
+"""Open the ports to image registries for one worker.
+
+Room: webhook. Takes: Settings, the pod's folder of verified images, the reader of
+Secrets. Gives: ServedImages. Next: start.py.
+May touch: the environment through settings; the first read opens connections.
+Source: docs/behaviour/images 2.8, 6; docs/architecture.md 3 (effects decide
+scheduling).
+"""
+
+import platform
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp import __version__
+from kyverno_mp.egress.addresses import read_rules
+from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.egress.registries import RegistryTransport
+from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
+from kyverno_mp.images.cache import CacheOptions, ImageCache
+from kyverno_mp.images.manifests.verifier import ManifestVerifier
+from kyverno_mp.images.network import log_sender, mirror_reader
+from kyverno_mp.images.serving import Flights, ServedImageData, ServedReview
+from kyverno_mp.images.trust_root import PUBLIC_MIRROR, TufTrustRoot, public_root
+from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.program.ports import Images, ReviewedImages, SignedManifests
+from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.settings.read import environment
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.tally import Labels
+
+_READ_NS_MAX: Final = 30_000_000_000
+"""Of work without a deadline: audits have their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedImages:
+    """What rules read from registries.
+
+    ``begin`` begins one review; ``data``: for imageRegistry entries; ``manifests``: for
+    rules with ``validate.manifests``.
+    """
+
+    begin: Callable[[], ReviewedImages]
+    data: Images
+    manifests: SignedManifests
+
+
+def served_images(
+    settings: Settings,
+    folder: Path | None,
+    read_secret: ReadSecret | None,
+    on_cache: Callable[[Labels], None],
+    on_call: Callable[[Labels], None],
+) -> ServedImages:
+    """Return the ports. Raises: SettingInvalid.
+
+    ``folder`` None: results are not kept. ``on_cache`` and ``on_call`` get labels of
+    metrics, in any thread.
+    """
+    rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
+    transport = RegistryTransport(
+        rules, resolve_host, lambda outcome: on_call((outcome,))
+    )
+    home = Path(environment().get("HOME") or "/")
+    docker = environment().get("DOCKER_CONFIG")
+    clients = ServedClients(
+        RegistrySettings(
+            namespace=settings.namespace,
+            secrets=_listed(settings.image_pull_secrets),
+            helpers=_listed(settings.registry_credential_helpers),
+            insecure=settings.allow_insecure_registry,
+        ),
+        transport,
+        _user_agent(),
+        read_secret,
+        DockerConfig(Path(docker) if docker else home / ".docker"),
+    )
+    cache = None
+    if folder is not None:
+        options = CacheOptions(
+            folder,
+            settings.image_verify_cache_entries_max,
+            settings.image_verify_cache_ttl_s,
+        )
+        cache = ImageCache(options, lambda event: on_cache((event,)))
+    flights: Flights = {}
+    lock = threading.Lock()
+
+    agent = _user_agent()
+    send = log_sender(transport, agent)
+    # Read by the first signature whose policy names no roots.
+    fetch = mirror_reader(transport, agent)
+    trust = TufTrustRoot(PUBLIC_MIRROR, public_root(), fetch)
+
+    def begin() -> ReviewedImages:
+        review = ImageReview(
+            clients, lambda: datetime.now(UTC), _until, trust=trust, send=send
+        )
+        return ServedReview(review, cache, flights, lock)
+
+    return ServedImages(
+        begin, ServedImageData(clients, _until), ManifestVerifier(trust, _until)
+    )
+
+
+def _until(deadline_ns: int) -> int:
+    return deadline_ns or time.monotonic_ns() + _READ_NS_MAX
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def _user_agent() -> str:
+    system = f"{platform.system().lower()}; {platform.machine()}"
+    return f"kyverno-mp/{__version__} ({system})"

@@ -1,0 +1,204 @@
+"""Calls to registries: checked addresses, few at once, on connections kept open."""
+
+import http.server
+import threading
+import time
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pytest
+
+from kyverno_mp import limits
+from kyverno_mp.egress.addresses import read_rules
+from kyverno_mp.egress.registries import RegistryTransport
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    ExpressionFailed,
+    RegistryUnavailable,
+    RequestInvalid,
+)
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import ANONYMOUS, Credentials
+from kyverno_mp.registry.exchange import RegistryCall
+from kyverno_mp.registry.reference import Reference
+from tests.image_rig import answering
+
+_WAIT_S = 60.0
+_OPEN = read_rules("*,127.0.0.0/8", "")
+
+
+def soon_ns() -> int:
+    return time.monotonic_ns() + int(_WAIT_S * 1e9)
+
+
+def to_loopback(_host: str) -> list[str]:
+    return ["127.0.0.1"]
+
+
+class _Registry(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    connections: ClassVar[set[int]] = set()
+    paths: ClassVar[list[str]] = []
+    at_once: ClassVar[list[int]] = []
+    running: ClassVar[int] = 0
+    lock: ClassVar[threading.Lock] = threading.Lock()
+    gate: ClassVar[threading.Event] = threading.Event()
+
+    def do_GET(self) -> None:
+        own = type(self)
+        with own.lock:
+            own.connections.add(self.client_address[1])
+            own.paths.append(self.path)
+            own.running += 1
+            own.at_once.append(own.running)
+        if self.path.startswith("/slow"):
+            own.gate.wait(_WAIT_S)
+        with own.lock:
+            own.running -= 1
+        status, headers = 200, {}
+        if self.path.endswith("/moved"):
+            status, headers = 307, {"Location": "http://169.254.169.254/secret"}
+        if self.path.endswith("/manifests/private"):
+            realm = 'Bearer realm="http://10.1.2.3/token",service="s"'
+            status, headers = 401, {"WWW-Authenticate": realm}
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+        if self.path == "/then-close":
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        """Be silent."""
+
+
+@pytest.fixture
+def registry() -> type[_Registry]:
+    own = {
+        "connections": set(),
+        "paths": [],
+        "at_once": [],
+        "gate": threading.Event(),
+        "lock": threading.Lock(),
+    }
+    return type("Registry", (_Registry,), own)
+
+
+@pytest.fixture
+def host(registry: type[_Registry]) -> Iterator[str]:
+    with answering(registry) as found:
+        yield found
+        registry.gate.set()
+
+
+def call(host: str, path: str = "/v2/") -> RegistryCall:
+    return RegistryCall(
+        method="GET", url=f"http://{host}{path}", headers={}, bytes_max=100
+    )
+
+
+def test_a_connection_is_used_again(registry: type[_Registry], host: str) -> None:
+    outcomes: list[str] = []
+    transport = RegistryTransport(_OPEN, to_loopback, outcomes.append)
+    for _ in range(5):
+        assert transport(call(host), soon_ns()).body == b"{}"
+    assert len(registry.connections) == 1
+    assert outcomes == ["200"] * 5
+    # The registry says nothing, and closes the connection.
+    transport(call(host, "/then-close"), soon_ns())
+    assert transport(call(host), soon_ns()).status == 200
+    transport.close()
+
+
+def test_few_calls_at_once(registry: type[_Registry], host: str) -> None:
+    transport = RegistryTransport(_OPEN, to_loopback)
+    number = 2 * limits.REGISTRY_CALLS_PER_HOST_MAX
+    done: list[int] = []
+
+    def ask() -> None:
+        done.append(transport(call(host, "/slow"), soon_ns()).status)
+
+    threads = [threading.Thread(target=ask) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    while len(registry.at_once) < limits.REGISTRY_CALLS_PER_HOST_MAX:
+        time.sleep(0.01)
+    with pytest.raises(DeadlinePassed):
+        transport(call(host, "/slow"), time.monotonic_ns() + 1_000_000)
+    registry.gate.set()
+    for thread in threads:
+        thread.join(_WAIT_S)
+    assert done == [200] * number
+    assert max(registry.at_once) == limits.REGISTRY_CALLS_PER_HOST_MAX
+    transport.close()
+
+
+def test_few_registries_are_remembered(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_HOSTS_MAX", 3)
+    transport = RegistryTransport(_OPEN, to_loopback)
+    port = host.rpartition(":")[2]
+    for number in range(10):
+        transport(call(f"r{number}.example:{port}"), soon_ns())
+    assert transport.host_count <= 3
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "address", "is_open"),
+    [
+        ("*", "127.0.0.1", False),
+        ("*", "169.254.169.254", False),
+        ("", "10.0.0.1", False),
+        ("*,127.0.0.0/8", "127.0.0.1", True),
+    ],
+)
+def test_addresses_are_checked(
+    host: str,
+    allowed: str,
+    address: str,
+    is_open: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    port = host.rpartition(":")[2]
+    transport = RegistryTransport(read_rules(allowed, ""), lambda _host: [address])
+    if is_open:
+        assert transport(call(f"r.example:{port}"), soon_ns()).status == 200
+    else:
+        with pytest.raises(ExpressionFailed, match="not allowed"):
+            transport(call(f"r.example:{port}"), soon_ns())
+    transport.close()
+
+
+@pytest.mark.parametrize("tag", ["moved", "private"])
+def test_a_registry_sends_nobody_elsewhere(
+    registry: type[_Registry], host: str, tag: str
+) -> None:
+    """Neither a redirect nor a token service leads to a closed address."""
+    transport = RegistryTransport(read_rules("127.0.0.0/8", ""), lambda name: [name])
+    client = Client(
+        lambda _host: Credentials("u", "p"),
+        user_agent="t",
+        insecure=True,
+        send=transport,
+    )
+    reference = Reference(host, "a/b", tag, "")
+    with pytest.raises(ExpressionFailed, match="not allowed"):
+        client.manifest(reference, soon_ns())
+    transport.close()
+
+
+def test_a_registry_that_is_away(host: str) -> None:
+    outcomes: list[str] = []
+    transport = RegistryTransport(_OPEN, to_loopback, outcomes.append)
+    with pytest.raises(RegistryUnavailable):
+        transport(call("r.example:1"), soon_ns())
+    with pytest.raises(RequestInvalid):
+        transport(call("user@r.example"), soon_ns())
+    with pytest.raises(DeadlinePassed):
+        transport(call(host), 1)
+    assert outcomes == ["network", "refused", "deadline"]
+    assert ANONYMOUS.basic() == ""
+    transport.close()

@@ -1,0 +1,147 @@
+"""A registry that hangs occupies the places of images, and delays nothing else."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.webhook.review.lanes import Lane, LateAnswer
+from kyverno_mp.webhook.route import SHARED
+from tests.image_rig import Signer
+from tests.unit.webhook.stub import review
+from tests.unit.webhook.test_images import Webhooks, answered, block, pod, policy
+
+_WAIT_S = 60.0
+_ASKS = """
+---
+apiVersion: kyverno.io/v1
+kind: ClusterPolicy
+metadata: {name: asks}
+spec:
+  rules:
+  - name: asks
+    match: {any: [{resources: {kinds: [ConfigMap]}}]}
+    context: [{name: x, apiCall: {urlPath: /a}}]
+    mutate: {patchStrategicMerge: {metadata: {labels: {a: "{{ x }}"}}}}
+"""
+
+
+@contextmanager
+def hanging() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Accept connections and answer nothing; gives the host, and what ends it."""
+    server = socket.create_server(("127.0.0.1", 0))
+    held: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                held.append(server.accept()[0])
+            except OSError:
+                return
+
+    accepting = threading.Thread(target=accept, daemon=True)
+
+    def release() -> None:
+        with contextlib.suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
+        accepting.join()
+        server.close()
+        for one in held:
+            one.close()
+
+    accepting.start()
+    try:
+        yield f"127.0.0.1:{server.getsockname()[1]}", release
+    finally:
+        release()
+
+
+def _config_map() -> bytes:
+    kind = {"group": "", "version": "v1", "kind": "ConfigMap"}
+    given: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    return review(kind=kind, object=given)
+
+
+def test_a_hanging_registry_delays_no_other_call(tmp_path: Path) -> None:
+    async def ask(host: str, release: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        images = Lane(loop, 2, 2, time.monotonic_ns)
+        slow = Lane(loop, 1, 1, time.monotonic_ns)
+        webhooks = Webhooks(
+            policy("p", block(host, Signer())) + _ASKS,
+            tmp_path / "c",
+            slow_lane=slow,
+            image_lane=images,
+        )
+        path = SHARED[b"/mutate/fail"]
+        given = review(object=pod(f"{host}/app:v1"))
+
+        def post(body: bytes) -> LateAnswer:
+            answer = webhooks.service.answer(path, b"", body)
+            assert isinstance(answer, LateAnswer)
+            return answer
+
+        hung = [post(given) for _ in range(4)]
+        more = await post(given)
+        assert not json.loads(more)["response"]["allowed"]
+        assert webhooks.records.errors == ["webhook.slow_lane_full"]
+        # There is no API server: the call fails, but somebody has made it.
+        other = await asyncio.wait_for(post(_config_map()), _WAIT_S)
+        assert json.loads(other)["response"]["uid"] == "u-1"
+        assert not any(one.done() for one in hung)
+        assert images.running == 4
+        release()
+        for one in hung:
+            assert not json.loads(await one)["response"]["allowed"]
+        images.stop()
+        slow.stop()
+
+    with hanging() as (host, release):
+        asyncio.run(ask(host, release))
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_late_review_of_an_ignored_policy(
+    tmp_path: Path,
+    is_old: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """Nothing is verified but what the request leaves as it was."""
+
+    async def ask(host: str) -> Any:
+        loop = asyncio.get_running_loop()
+        lane = Lane(loop, 1, 0, time.monotonic_ns)
+        webhooks = Webhooks(
+            policy("p", block(host, Signer()), failurePolicy="Ignore"),
+            tmp_path / "c",
+            slow_lane=lane,
+            image_lane=lane,
+        )
+        path = SHARED[b"/mutate/ignore"]
+        body = review(object=pod(f"{host}/other:v1"))
+        occupies = webhooks.service.answer(path, b"timeout=60s", body)
+        given = pod(f"{host}/app:v1", **{"kyverno.io/verify-images": "{}"})
+        old = {"oldObject": given, "operation": "UPDATE"} if is_old else {}
+        late = webhooks.service.answer(path, b"", review(object=given, **old))
+        assert isinstance(occupies, LateAnswer)
+        assert isinstance(late, LateAnswer)
+        done = answered(await late, given)
+        lane.stop()
+        return done
+
+    with hanging() as (host, release):
+        timer = threading.Timer(0.5, release)
+        timer.start()
+        done = asyncio.run(ask(host))
+        timer.join()
+        assert done.allowed
+        assert done.images == [f"{host}/app:v1"]
+        assert done.outcomes == {f"{host}/app:v1": "pass" if is_old else "fail"}
