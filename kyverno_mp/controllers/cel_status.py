@@ -7,7 +7,7 @@ Source: docs/behaviour/cel 1 (status), 7; Kyverno pkg/controllers/policystatus/v
 
 Upstream says WebhookConfigured when the webhook is registered; here every worker
 evaluates the policy by then. RBACPermissionsGranted asks whether scans may read the
-objects; here no scan evaluates these policies, so it needs no permission.
+objects; here the health of the reports pool names kinds that it may not read.
 """
 
 from collections.abc import Iterable

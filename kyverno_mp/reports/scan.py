@@ -168,12 +168,19 @@ class Scan:
         self.admission.follow(self._kinds.served)
         if self._is_waiting():
             return
-        is_current = segment.generation == self.plan.generation
+        # After the policies: what the leader published before them is there.
+        cel = self._dependencies.published.cel_policies()
+        cel_generation = 0 if cel is None else cel.generation
+        is_current = (segment.generation, cel_generation) == (
+            self.plan.generation,
+            self.plan.cel_generation,
+        )
         if is_current and not served_changed and not self.admission.has_changed:
             return
         # Before the rules: a kind that becomes known meanwhile keeps its rows.
         unknown = self.admission.unknown
-        plan = plan_of(segment, self._types(), self.admission.rules(), unknown)
+        rules = self.admission.rules()
+        plan = plan_of(segment, self._types(), rules, unknown, cel)
         wanted = {
             (one.group, one.plural): one
             for one in self._kinds.of(plan.selectors, plan.named)
