@@ -239,6 +239,8 @@ class Term:
             # The informers may have brought something while the work was done.
             self.catch_up()
             done += self.reports.feed.pending
+            known = self.reports.stored.is_known
+            done += any(known(key) for key in self.reports.scan._unswept)
             resources = self.reports.scan.resources.values()
             admission = self.reports.scan.admission
             is_behind = self.world.segment is not None and admission.has_changed
