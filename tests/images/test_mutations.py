@@ -1,7 +1,8 @@
 """No mutation of a signed byte verifies: property over every signed artefact.
 
 A sample of the mutations runs by default; ``KYVERNO_MP_TEST_ALL_MUTATIONS=1`` runs all
-of them (over 100,000, some minutes). Red here means: someone can change what was signed.
+of them (over 100,000, some minutes).
+Red here means: someone can change what was signed.
 """
 
 import base64

@@ -373,11 +373,14 @@ def test_a_tag_that_moves_is_resolved_once(command: Command, rig: Rig) -> None:
     assert moved not in str(found)
 
 
+_NESTED = {"attestor": {"entries": [{"keyless": {"issuer": "i", "subject": "s"}}]}}
+
+
 @pytest.mark.parametrize(
     "block",
     [
         {"attestations": [{"type": "t"}]},
-        {"attestors": [], "type": "Notary"},
+        {"attestations": [{"type": "t", "attestors": [{"entries": [_NESTED]}]}]},
     ],
 )
 def test_what_is_not_verified_never_passes(
