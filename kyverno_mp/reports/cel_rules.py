@@ -34,7 +34,12 @@ from kyverno_mp.program.secrecy import hides_values
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.reports.admission_rules import creation_of
-from kyverno_mp.reports.plan import cel_policies_of, is_scanned_policy, scanned_policy
+from kyverno_mp.reports.plan import (
+    ScannedRule,
+    cel_policies_of,
+    is_scanned_policy,
+    scanned_policy,
+)
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.values.jsonvalue import Json
 
@@ -66,18 +71,19 @@ class CelRules:
         self._ports = ports
         self._types = types
         self._segment: CelPolicySegment | None = None
-        self._linked: dict[str, _Linked] = {}
+        self._scanned: list[tuple[ScannedRule, ValidatingPolicyIR]] = []
+        self._linked: dict[bytes, _Linked] = {}
         self._of: dict[tuple[str, str, str], list[_Linked]] = {}
         self._policies: list[_Linked] = []
 
     def begin(self, segment: CelPolicySegment | None, resource: Resource) -> None:
         """Take the policies for the objects of a batch. Raises: SnapshotUnusable."""
         if segment is not self._segment:
-            self._segment, self._linked, self._of = segment, {}, {}
+            self._take(segment)
         key = (resource.group, resource.version, resource.plural)
         found = self._of.get(key)
         if found is None:
-            found = self._of[key] = list(self._link(segment, resource))
+            found = self._of[key] = list(self._link(resource))
         self._policies = found
 
     def results(
@@ -110,17 +116,22 @@ class CelRules:
             if found is not None:
                 yield one.ir, found
 
-    def _link(
-        self, segment: CelPolicySegment | None, resource: Resource
-    ) -> Iterator[_Linked]:
-        for ir in () if segment is None else cel_policies_of(segment):
-            if not is_scanned_policy(ir, self._types):
-                continue
-            if scanned_policy(ir).may_match(resource):
-                key = f"{ir.policy.kind}/{ir.policy.key}"
-                if key not in self._linked:
-                    self._linked[key] = _link(ir)
-                yield self._linked[key]
+    def _take(self, segment: CelPolicySegment | None) -> None:
+        """Take the policies of a generation. Raises: SnapshotUnusable."""
+        # PERF: each record is decoded once, not for each resource.
+        self._scanned = [
+            (scanned_policy(ir), ir)
+            for ir in (() if segment is None else cel_policies_of(segment))
+            if is_scanned_policy(ir, self._types)
+        ]
+        self._segment, self._linked, self._of = segment, {}, {}
+
+    def _link(self, resource: Resource) -> Iterator[_Linked]:
+        for rule, ir in self._scanned:
+            if rule.may_match(resource):
+                if rule.key not in self._linked:
+                    self._linked[rule.key] = _link(ir)
+                yield self._linked[rule.key]
 
     def _namespace(self, request: Request, runtime: Runtime) -> Json:
         """Return ``namespaceObject``, None for an object in no namespace.
