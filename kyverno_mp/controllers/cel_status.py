@@ -29,13 +29,14 @@ _CONFIGURED: Final = "Webhook configured."
 _NOT_CONFIGURED: Final = "Policy is not configured in the webhook."
 _MESSAGE_CHARACTERS_MAX: Final = 1024
 _TARGETS: Final = {
-    "cronjobs": ("batch", "CronJob"),
     "daemonsets": ("apps", "DaemonSet"),
     "deployments": ("apps", "Deployment"),
-    "jobs": ("batch", "Job"),
     "replicasets": ("apps", "ReplicaSet"),
     "statefulsets": ("apps", "StatefulSet"),
+    "cronjobs": ("batch", "CronJob"),
+    "jobs": ("batch", "Job"),
 }
+"""In upstream's order: by group, then by resource."""
 
 
 def cel_status_of(
