@@ -41,7 +41,7 @@ IMAGES = """
     verifyImages:
     - imageReferences: ["*"]
       mutateDigest: false
-      attestors: [{entries: [{keys: {publicKeys: "k8s://a/b"}}]}]"""
+      attestations: [{type: https://example.com/v1}]"""
 CLEANUP = """apiVersion: kyverno.io/v2
 kind: ClusterCleanupPolicy
 metadata: {name: p}

@@ -19,8 +19,9 @@ SPECS = {
     "ImageValidatingPolicy": "{validations: [{expression: 'true'}], attestors: []}",
 }
 MATCHED = LATEST_POLICY.replace("no-latest", "in-cel").partition("    validate:")[0]
-ATTESTORS = "attestors: [{entries: [{keys: {publicKeys: k}}]}]"
-VERIFY = f"{MATCHED}    verifyImages: [{{imageReferences: ['*'], {ATTESTORS}}}]\n"
+ANYONE = "attestations: [{type: https://example.com/v1}]"
+VERIFY = f"{MATCHED}    verifyImages: [{{imageReferences: ['*'], {ANYONE}}}]\n"
+ATTESTORS = "attestors: [{entries: [{keys: {kms: k}}]}]"
 MANIFESTS = f"{MATCHED}    validate: {{manifests: {{{ATTESTORS}}}}}\n"
 TEST = """
 apiVersion: cli.kyverno.io/v1alpha1

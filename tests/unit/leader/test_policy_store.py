@@ -100,7 +100,7 @@ def test_a_policy_that_was_never_valid_harms_no_other() -> None:
 
 
 def test_an_unsupported_rule_is_refused_by_name() -> None:
-    keys = {"keys": {"publicKeys": "k"}}
+    keys = {"keys": {"kms": "k"}}
     manifests = {"attestors": [{"entries": [keys]}]}
     policy_set = Shelf().write(x=policy("a", manifests=manifests))
     assert names(policy_set) == []

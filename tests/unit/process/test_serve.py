@@ -106,6 +106,9 @@ def test_a_folder_with_one_policy_among_others_is_accepted(tmp_path: Path) -> No
     (tmp_path / "b.yaml").write_text("kind: Pod\n---\n" + POLICY)
     assert why_without_policies(str(tmp_path)) == ""
     assert why_without_policies(str(tmp_path / "b.yaml")) == ""
+    in_cel = "apiVersion: policies.kyverno.io/v1\nkind: ValidatingPolicy\nspec: {}\n"
+    (tmp_path / "c.yaml").write_text(in_cel)
+    assert why_without_policies(str(tmp_path / "c.yaml")) == ""
 
 
 def test_an_unreadable_folder_is_refused(
