@@ -33,6 +33,8 @@ from tests.e2e.chainsaw.surroundings import as_called_by_service
 
 POLL_S: Final = 0.1
 SETTLED_S: Final = 1.0
+LONG_S: Final = 5.0
+"""A shorter sleep costs too little to cut it."""
 _WRITES: Final = frozenset({"apply", "create", "patch", "update"})
 _KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
 
@@ -60,8 +62,8 @@ def run_test(
 
     ``environment``: KUBECONFIG and PATH of the commands; ``cluster``: more bindings;
     ``pause_s``: what passes between two steps, where chainsaw starts processes;
-    ``is_brief``: a sleep between an assertion and a write takes SETTLED_S at most, as
-    what was asserted is to be in force by then.
+    ``is_brief``: a long sleep between an assertion and a write takes SETTLED_S, as what
+    was asserted is to be in force by then.
     """
     namespace = test.namespace or f"chainsaw-{uuid.uuid4().hex[:10]}"
     objects = Objects(api, namespace)
@@ -192,8 +194,8 @@ def _run_operation(run: _Run, operation: Operation, outer: Names) -> dict[str, A
             found = run_command(run.shell, operation, names)
         case "sleep":
             given_s = duration_s(operation.fields["duration"])
-            is_brief = operation.place in run.brief
-            time.sleep(min(given_s, SETTLED_S) if is_brief else given_s)
+            is_brief = operation.place in run.brief and given_s >= LONG_S
+            time.sleep(SETTLED_S if is_brief else given_s)
             found = {}
         case "wait":
             wait(run.shell, operation, names)
