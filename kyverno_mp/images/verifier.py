@@ -58,17 +58,20 @@ class ImageReview:
         *,
         trust: TrustRoot | None = None,
         send: Send | None = None,
+        tenants_send: Send | None = None,
     ) -> None:
         """``deadline_ns``: returns the end of one read within a review's deadline.
 
         ``trust``: what holds where a policy names no keys; ``send``: asks
-        transparency logs, without it a signature needs a bundle.
+        transparency logs, without it a signature needs a bundle; ``tenants_send``:
+        does so for namespaced policies, None = ``send``.
         """
         self._client = client
         self._now = now
         self._deadline_ns = deadline_ns
         self._trust = trust or NoTrustRoot()
         self._send = send
+        self._tenants_send = tenants_send or send
         self._digests: dict[tuple[str, RegistryAccess], str] = {}
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
@@ -145,12 +148,14 @@ class ImageReview:
         return [one.content for one in found]
 
     def _terms(self, asked: SignatureQuery, until_ns: int) -> Terms:
-        send = self._send
+        send = self._tenants_send if asked.is_tenants else self._send
 
         def search(signed: Signed) -> bytes:
             if send is None:
                 raise Unproved("searching log query: no log can be asked here")
-            return search_log(asked.logs.url, signed, send, until_ns)
+            return search_log(
+                asked.logs.url, signed, send, until_ns, is_quiet=asked.is_tenants
+            )
 
         def tick() -> None:
             if monotonic_ns() > until_ns:

@@ -422,3 +422,32 @@ def test_one_verification_for_many_pods(
 
     assert asyncio.run(ask_all()) == [True] * 40
     assert webhooks.cached.count((STORED,)) == 1
+
+
+@pytest.mark.parametrize("is_tenants", [False, True])
+def test_the_allowlist_of_registries_opens_no_log(
+    contents: Contents,
+    host: str,
+    tmp_path: Path,
+    is_tenants: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """The author of a policy names the log, which gets a POST."""
+    signer = Signer()
+    signed(contents, signer)
+    rekor = {"url": f"http://{host}", "pubkey": signer.pem}
+    keys = {"publicKeys": signer.pem, "rekor": rekor, "ctlog": {"ignoreSCT": True}}
+    asked = block(host, attestors=[{"entries": [{"keys": keys}]}])
+    document = yaml.safe_load(policy("p", asked).removeprefix("---\n"))
+    if is_tenants:
+        document["kind"] = "Policy"
+        document["metadata"]["namespace"] = "default"
+    webhooks = Webhooks("---\n" + yaml.safe_dump(document), tmp_path / "c")
+    done = webhooks.mutate(pod(f"{host}/app:v1"))
+    assert not done.allowed
+    assert "calls to 127.0.0.1 are not allowed without TLS" in done.message
+    path = f"http://{host}/api"
+    rekor["url"] = path
+    document["spec"]["rules"][0]["verifyImages"][0] = asked
+    webhooks = Webhooks("---\n" + yaml.safe_dump(document), tmp_path / "d")
+    done = webhooks.mutate(pod(f"{host}/app:v1"))
+    assert ("has no path" in done.message) is is_tenants
