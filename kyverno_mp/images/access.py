@@ -6,7 +6,8 @@ May touch: the API server through the given function, docker's config.json, the 
 Source: docs/behaviour/images 6 (client choice, keychains, names of Secrets).
 
 A block with credentials of its own has only these; all others have those of the
-operator's settings. A policy never makes another policy's access insecure.
+operator's settings. A policy never makes another policy's access insecure, and never
+sends the operator's credentials by plain HTTP.
 """
 
 import logging
@@ -95,8 +96,19 @@ class ServedClients:
 
     def _client(self, access: RegistryAccess) -> Client:
         own = bool(access.providers or access.secrets)
+        exposed = access.insecure and (own or not self._settings.insecure)
 
         def keychain(reference: Reference) -> Credentials:
+            # SAFETY: who may write a policy need not be trusted with our credentials,
+            # which anybody on the way reads if no certificate is verified.
+            if exposed and not own:
+                return ANONYMOUS
+            if exposed and access.is_tenants:
+                text = (
+                    "a namespaced policy may not send credentials with"
+                    " allowInsecureRegistry"
+                )
+                raise ExpressionFailed("registry.credentials", text)
             return self._own(access, reference) if own else self._common(reference)
 
         return Client(
