@@ -7,7 +7,8 @@ Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/images 6.
 
 The author of a Pod chooses the registry, and a registry chooses its token service and
 where it redirects to: each of these addresses is checked. The name is resolved once,
-and the connection goes to the checked address.
+and the connection goes to the checked address. A redirect leads into a private network
+only if the allowlist names the server: its default, all, is meant for registries.
 """
 
 import socket
@@ -17,6 +18,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
@@ -50,6 +52,7 @@ class _Key(NamedTuple):
     host: str
     port: int
     is_verified: bool
+    is_redirected: bool
 
 
 class _Host:
@@ -73,6 +76,8 @@ class RegistryTransport:
     ) -> None:
         """``on_call`` gets the outcome of each call: a status, or why there is none."""
         self._rules = rules
+        names = tuple(one for one in rules.allowed_names if one.strip("*?."))
+        self._redirect_rules = replace(rules, allowed_names=names)
         self._resolve = resolve
         self._on_call = on_call
         self._hosts: OrderedDict[_Key, _Host] = OrderedDict()
@@ -115,7 +120,14 @@ class RegistryTransport:
 
     def _call(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
         parts, port = taken_apart(call.url)
-        key = _Key(parts.scheme, parts.hostname or "", port, call.is_verified)
+        key = _Key(
+            parts.scheme,
+            parts.hostname or "",
+            port,
+            call.is_verified,
+            # A connection that redirects may not use is not found by them either.
+            call.is_redirected,
+        )
         with self._place(key, deadline_ns) as host:
             connection = self._idle(host)
             if connection is not None:
@@ -201,7 +213,8 @@ class RegistryTransport:
             found = self._resolve(target.host)
         except KubeUnavailable as error:
             raise RegistryUnavailable("registry.network", error.message) from error
-        addresses = allowed(target, found, self._rules)[:SERVICE_ADDRESSES_MAX]
+        rules = self._redirect_rules if call.is_redirected else self._rules
+        addresses = allowed(target, found, rules)[:SERVICE_ADDRESSES_MAX]
         return Connection(
             key.host,
             key.port,

@@ -73,17 +73,27 @@ class ImageReview:
         self._send = send
         self._tenants_send = tenants_send or send
         self._digests: dict[tuple[str, RegistryAccess], str] = {}
+        self._failures: dict[
+            tuple[str, RegistryAccess], ExpressionFailed | RegistryUnavailable
+        ] = {}
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
-        """Return the digest, resolved once.
+        """Return the digest, resolved once, also if that fails.
 
         Raises: ExpressionFailed, DependencyError.
         """
         # SAFETY: another access may read another image, or none.
         found = self._digests.get((image, access))
         if found is None:
+            known = self._failures.get((image, access))
+            if known is not None:
+                raise type(known)(known.code, known.message)
             artifacts = Artifacts(self._client(access))
-            found = artifacts.digest(image, self._deadline_ns(deadline_ns))
+            try:
+                found = artifacts.digest(image, self._deadline_ns(deadline_ns))
+            except (ExpressionFailed, RegistryUnavailable) as error:
+                self._failures[image, access] = error
+                raise
             self._digests[image, access] = found
         return found
 

@@ -1,9 +1,11 @@
 """Calls to registries: checked addresses, few at once, on connections kept open."""
 
 import http.server
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -187,6 +189,37 @@ def test_a_registry_sends_nobody_elsewhere(
     reference = Reference(host, "a/b", tag, "")
     with pytest.raises(ExpressionFailed, match="not allowed"):
         client.manifest(reference, soon_ns())
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("allow", "is_followed"),
+    [("*", False), ("*.*", False), ("*,*.example", True), ("*,10.0.0.0/8", True)],
+)
+def test_a_redirect_into_a_private_network_needs_its_name(
+    registry: type[_Registry],
+    host: str,
+    monkeypatch: pytest.MonkeyPatch,
+    allow: str,
+    is_followed: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """The default opens all private registries, but not what they point to."""
+    place = host.partition(":")[0], int(host.rpartition(":")[2])
+    monkeypatch.setattr(
+        "kyverno_mp.egress.registries._dial",
+        lambda _addresses, _port, timeout_s: socket.create_connection(place, timeout_s),
+    )
+    transport = RegistryTransport(read_rules(allow, ""), lambda _host: ["10.0.0.1"])
+    first = call("admin.example")
+    # The connection of a first call is no way around the check.
+    assert transport(first, soon_ns()).status == 200
+    redirected = replace(first, url=f"{first.url}debug", is_redirected=True)
+    if is_followed:
+        assert transport(redirected, soon_ns()).status == 200
+    else:
+        with pytest.raises(ExpressionFailed, match="not allowed"):
+            transport(redirected, soon_ns())
+    assert registry.paths == ["/v2/", "/v2/debug"][: 1 + is_followed]
     transport.close()
 
 
