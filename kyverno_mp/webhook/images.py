@@ -65,7 +65,10 @@ def served_images(
     """
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
     transport = RegistryTransport(
-        rules, resolve_host, lambda outcome: on_call((outcome,))
+        rules,
+        resolve_host,
+        lambda outcome: on_call((outcome,)),
+        settings.image_threads,
     )
     home = Path(environment().get("HOME") or "/")
     docker = environment().get("DOCKER_CONFIG")

@@ -12,6 +12,7 @@ import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.egress.addresses import read_rules
+from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.egress.registries import RegistryTransport
 from kyverno_mp.errors import (
     DeadlinePassed,
@@ -114,7 +115,10 @@ def test_a_connection_is_used_again(registry: type[_Registry], host: str) -> Non
     transport.close()
 
 
-def test_few_calls_at_once(registry: type[_Registry], host: str) -> None:
+def test_few_calls_at_once(
+    registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", _WAIT_S)
     transport = RegistryTransport(_OPEN, to_loopback)
     number = 2 * limits.REGISTRY_CALLS_PER_HOST_MAX
     done: list[int] = []
@@ -134,6 +138,55 @@ def test_few_calls_at_once(registry: type[_Registry], host: str) -> None:
         thread.join(_WAIT_S)
     assert done == [200] * number
     assert max(registry.at_once) == limits.REGISTRY_CALLS_PER_HOST_MAX
+    transport.close()
+
+
+def test_a_registry_that_hangs_leaves_half_of_the_threads(
+    registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds no place gives up soon, and its thread is free."""
+    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", 0.01)
+    transport = RegistryTransport(_OPEN, to_loopback, threads=4)
+    threads = [
+        threading.Thread(target=transport, args=(call(host, "/slow"), soon_ns()))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    while len(registry.at_once) < len(threads):
+        time.sleep(0.01)
+    with pytest.raises(RegistryUnavailable, match="too many calls wait"):
+        transport(call(host), soon_ns())
+    port = host.rpartition(":")[2]
+    assert transport(call(f"other.example:{port}"), soon_ns()).status == 200
+    registry.gate.set()
+    for thread in threads:
+        thread.join(_WAIT_S)
+    assert transport(call(host), soon_ns()).status == 200
+    transport.close()
+
+
+def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver of the C library knows no deadline."""
+    monkeypatch.setattr("kyverno_mp.egress.lookups.REGISTRY_LOOKUPS_MAX", 2)
+    gate, asked = threading.Event(), []
+
+    def resolve(name: str) -> list[str]:
+        asked.append(name)
+        gate.wait(_WAIT_S)
+        return ["127.0.0.1"]
+
+    transport = RegistryTransport(_OPEN, resolve)
+    for name in ("a.example", "b.example", "a.example", "c.example"):
+        with pytest.raises(DeadlinePassed, match="lookup"):
+            transport(call(name), time.monotonic_ns() + 200_000_000)
+    # One name is looked up once, and the third finds no place.
+    assert sorted(asked) == ["a.example", "b.example"]
+    gate.set()
+    lookups = Lookups(resolve)
+    assert lookups("c.example", soon_ns()) == ["127.0.0.1"]
+    with pytest.raises(RegistryUnavailable):
+        transport(call("c.example:1"), soon_ns())
     transport.close()
 
 
