@@ -728,9 +728,13 @@ at most 16 Ki characters."""
 IMAGE_CLIENTS_MAX = 32
 """Clients of one worker, one for each imageRegistryCredentials block in use."""
 
-IMAGE_CACHED_BYTES_MAX = 256 * 1024
-"""One verified result in the cache of the pod; larger statements are read again. A
-signature takes 200 bytes."""
+IMAGE_CACHED_BYTES_MAX = 1024 * 1024
+"""One verified result in the cache of the pod, an eighth of it; larger statements are
+read again. A signature takes 200 bytes, an SBOM some 100 KiB."""
+
+IMAGE_TOO_LARGE_MAX = 256
+"""Results that one worker remembers as too large for the cache: as many images as it
+remembers references of."""
 
 IMAGE_CACHE_BYTES_MAX = 8 * 1024 * 1024
 """All verified results of the pod: its folder in memory also holds the policies."""

@@ -11,7 +11,9 @@ is that digest.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from math import inf
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -76,6 +78,15 @@ class ImageReview:
         self._failures: dict[
             tuple[str, RegistryAccess], ExpressionFailed | RegistryUnavailable
         ] = {}
+        self._end: datetime | None = None
+
+    def valid_s(self) -> float:
+        """Return for how long holds what was verified since the last call."""
+        end, self._end = self._end, None
+        return inf if end is None else (end - self._now()).total_seconds()
+
+    def _hold(self, end: datetime) -> None:
+        self._end = end if self._end is None else min(end, self._end)
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
         """Return the digest, resolved once, also if that fails.
@@ -173,7 +184,8 @@ class ImageReview:
                     "images.deadline", "the signatures were not checked in time"
                 )
 
-        return terms_of(asked, self._trust, self._now(), until_ns, search, tick)
+        terms = terms_of(asked, self._trust, self._now(), until_ns, search, tick)
+        return replace(terms, hold=self._hold)
 
     def _bundles(
         self, asked: SignatureQuery, deadline_ns: int
@@ -224,7 +236,7 @@ class ImageReview:
         trusted = load_trusted(asked.certificate, asked.chain)
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
-        return NotaryReader(artifacts, trusted, self._now(), until)
+        return NotaryReader(artifacts, trusted, self._now(), until, self._hold)
 
     def _described(
         self, place: Reference, asked: SignatureQuery, deadline_ns: int
