@@ -660,6 +660,10 @@ IMAGE_TRUST_S = 24 * 60 * 60
 """Time for which keys of a TUF repository are used before they are read again; its
 owner signs new metadata every few days."""
 
+IMAGE_TRUST_PAUSE_S = 5
+"""After a read of a TUF repository that ended at its review's deadline, others give up
+at once for as long as it took, at most so long: else each of them holds a thread."""
+
 IMAGE_TRUST_RETRY_S = 60
 """Time for which a failure to read a TUF repository is remembered."""
 
@@ -697,8 +701,16 @@ REGISTRY_HOSTS_MAX = 64
 connections: the authors of Pods choose the names."""
 
 REGISTRY_CALLS_PER_HOST_MAX = 8
-"""Calls at once of one process to one registry: as many images as are verified at
-once; a registry that hangs gets no more."""
+"""Calls at once of one process to one registry, and at most half of its threads for
+images: a registry that hangs gets no more."""
+
+REGISTRY_PLACE_WAIT_S = 1.0
+"""How long a call waits for a place at its registry. A registry at a distance answers
+in 0.2 s; one that hangs must not keep the threads that wait for it, too."""
+
+REGISTRY_LOOKUPS_MAX = 16
+"""Names that are looked up at once for registries, one thread each: the resolver gives
+up a name after 10 to 30 s, and cannot be stopped before."""
 
 REGISTRY_IDLE_PER_HOST_MAX = 4
 """Connections to one registry that stay open for the next call."""
@@ -720,9 +732,13 @@ at most 16 Ki characters."""
 IMAGE_CLIENTS_MAX = 32
 """Clients of one worker, one for each imageRegistryCredentials block in use."""
 
-IMAGE_CACHED_BYTES_MAX = 256 * 1024
-"""One verified result in the cache of the pod; larger statements are read again. A
-signature takes 200 bytes."""
+IMAGE_CACHED_BYTES_MAX = 1024 * 1024
+"""One verified result in the cache of the pod, an eighth of it; larger statements are
+read again. A signature takes 200 bytes, an SBOM some 100 KiB."""
+
+IMAGE_TOO_LARGE_MAX = 256
+"""Results that one worker remembers as too large for the cache: as many images as it
+remembers references of."""
 
 IMAGE_CACHE_BYTES_MAX = 8 * 1024 * 1024
 """All verified results of the pod: its folder in memory also holds the policies."""

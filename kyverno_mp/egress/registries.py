@@ -7,7 +7,8 @@ Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/behaviour/images 6.
 
 The author of a Pod chooses the registry, and a registry chooses its token service and
 where it redirects to: each of these addresses is checked. The name is resolved once,
-and the connection goes to the checked address.
+and the connection goes to the checked address. A redirect leads into a private network
+only if the allowlist names the server: its default, all, is meant for registries.
 """
 
 import socket
@@ -17,10 +18,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import SplitResult
 
 from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed
+from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.errors import (
     DeadlinePassed,
     KubeUnavailable,
@@ -31,6 +34,7 @@ from kyverno_mp.limits import (
     REGISTRY_CALLS_PER_HOST_MAX,
     REGISTRY_HOSTS_MAX,
     REGISTRY_IDLE_PER_HOST_MAX,
+    REGISTRY_PLACE_WAIT_S,
     SERVICE_ADDRESSES_MAX,
 )
 from kyverno_mp.registry.exchange import (
@@ -50,13 +54,14 @@ class _Key(NamedTuple):
     host: str
     port: int
     is_verified: bool
+    is_redirected: bool
 
 
 class _Host:
     """The connections to one registry."""
 
-    def __init__(self) -> None:
-        self.places = threading.BoundedSemaphore(REGISTRY_CALLS_PER_HOST_MAX)
+    def __init__(self, calls_max: int) -> None:
+        self.places = threading.BoundedSemaphore(calls_max)
         self.idle: list[tuple[Connection, int]] = []
         """Each with the time at which it became idle."""
         self.users = 0
@@ -70,10 +75,17 @@ class RegistryTransport:
         rules: UrlRules,
         resolve: Callable[[str], list[str]],
         on_call: Callable[[str], None] = lambda _outcome: None,
+        threads: int = 2 * REGISTRY_CALLS_PER_HOST_MAX,
     ) -> None:
-        """``on_call`` gets the outcome of each call: a status, or why there is none."""
+        """``on_call`` gets the outcome of each call: a status, or why there is none.
+
+        ``threads``: how many may call; one registry gets at most half of them.
+        """
         self._rules = rules
-        self._resolve = resolve
+        names = tuple(one for one in rules.allowed_names if one.strip("*?."))
+        self._redirect_rules = replace(rules, allowed_names=names)
+        self._resolve = Lookups(resolve)
+        self._calls_max = max(1, min(REGISTRY_CALLS_PER_HOST_MAX, threads // 2))
         self._on_call = on_call
         self._hosts: OrderedDict[_Key, _Host] = OrderedDict()
         self._contexts: dict[bool, ssl.SSLContext | None] = {}
@@ -115,7 +127,14 @@ class RegistryTransport:
 
     def _call(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
         parts, port = taken_apart(call.url)
-        key = _Key(parts.scheme, parts.hostname or "", port, call.is_verified)
+        key = _Key(
+            parts.scheme,
+            parts.hostname or "",
+            port,
+            call.is_verified,
+            # A connection that redirects may not use is not found by them either.
+            call.is_redirected,
+        )
         with self._place(key, deadline_ns) as host:
             connection = self._idle(host)
             if connection is not None:
@@ -126,7 +145,7 @@ class RegistryTransport:
                     if not (is_safe and isinstance(error.__cause__, ConnectionError)):
                         raise
                     # The registry closed the idle connection in the meantime.
-            connection = self._fresh(key, call)
+            connection = self._fresh(key, call, deadline_ns)
             return self._on(connection, host, call, parts, deadline_ns)
 
     def _on(
@@ -159,16 +178,18 @@ class RegistryTransport:
     def _place(self, key: _Key, deadline_ns: int) -> Iterator[_Host]:
         """Wait for a place at the registry: a slow one gets few calls at once."""
         with self._lock:
-            host = self._hosts.setdefault(key, _Host())
+            host = self._hosts.setdefault(key, _Host(self._calls_max))
             self._hosts.move_to_end(key)
             host.users += 1
             self._forget()
         try:
             left_s = (deadline_ns - time.monotonic_ns()) / 1e9
-            if left_s <= 0 or not host.places.acquire(timeout=left_s):
-                raise DeadlinePassed(
-                    "registry.deadline", f"{key.host}: too many calls wait for it"
-                )
+            wait_s = min(left_s, REGISTRY_PLACE_WAIT_S)
+            if wait_s <= 0 or not host.places.acquire(timeout=wait_s):
+                text = f"{key.host}: too many calls wait for it"
+                if wait_s < left_s:
+                    raise RegistryUnavailable("registry.busy", text)
+                raise DeadlinePassed("registry.deadline", text)
             try:
                 yield host
             finally:
@@ -195,13 +216,14 @@ class RegistryTransport:
                 return connection
             connection.abandon()
 
-    def _fresh(self, key: _Key, call: RegistryCall) -> Connection:
+    def _fresh(self, key: _Key, call: RegistryCall, deadline_ns: int) -> Connection:
         target = Target(key.scheme, key.host.rstrip("."), key.port, "/")
         try:
-            found = self._resolve(target.host)
+            found = self._resolve(target.host, deadline_ns)
         except KubeUnavailable as error:
             raise RegistryUnavailable("registry.network", error.message) from error
-        addresses = allowed(target, found, self._rules)[:SERVICE_ADDRESSES_MAX]
+        rules = self._redirect_rules if call.is_redirected else self._rules
+        addresses = allowed(target, found, rules)[:SERVICE_ADDRESSES_MAX]
         return Connection(
             key.host,
             key.port,

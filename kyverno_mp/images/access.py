@@ -6,7 +6,8 @@ May touch: the API server through the given function, docker's config.json, the 
 Source: docs/behaviour/images 6 (client choice, keychains, names of Secrets).
 
 A block with credentials of its own has only these; all others have those of the
-operator's settings. A policy never makes another policy's access insecure.
+operator's settings. A policy never makes another policy's access insecure, and never
+sends the operator's credentials by plain HTTP.
 """
 
 import logging
@@ -95,9 +96,22 @@ class ServedClients:
 
     def _client(self, access: RegistryAccess) -> Client:
         own = bool(access.providers or access.secrets)
+        exposed = access.insecure and (own or not self._settings.insecure)
 
-        def keychain(reference: Reference) -> Credentials:
-            return self._own(access, reference) if own else self._common(reference)
+        def keychain(reference: Reference, deadline_ns: int) -> Credentials:
+            # SAFETY: who may write a policy need not be trusted with our credentials,
+            # which anybody on the way reads if no certificate is verified.
+            if exposed and not own:
+                return ANONYMOUS
+            if exposed and access.is_tenants:
+                text = (
+                    "a namespaced policy may not send credentials with"
+                    " allowInsecureRegistry"
+                )
+                raise ExpressionFailed("registry.credentials", text)
+            if own:
+                return self._own(access, reference, deadline_ns)
+            return self._common(reference, deadline_ns)
 
         return Client(
             lambda _registry: ANONYMOUS,
@@ -108,9 +122,11 @@ class ServedClients:
             send=self._send,
         )
 
-    def _own(self, access: RegistryAccess, reference: Reference) -> Credentials:
+    def _own(
+        self, access: RegistryAccess, reference: Reference, deadline_ns: int
+    ) -> Credentials:
         if _DOCKER in access.providers:
-            found = self._from_docker(reference)
+            found = self._from_docker(reference, deadline_ns)
             if found != ANONYMOUS:
                 return found
         for name, hosts in _CLOUDS.items():
@@ -123,16 +139,16 @@ class ServedClients:
                 raise ExpressionFailed("registry.provider", text)
         return self._from_secrets(access.secrets, reference) or ANONYMOUS
 
-    def _common(self, reference: Reference) -> Credentials:
+    def _common(self, reference: Reference, deadline_ns: int) -> Credentials:
         settings = self._settings
         found = self._from_secrets(settings.secrets, reference)
         if found is None and _DOCKER in settings.helpers:
-            return self._from_docker(reference)
+            return self._from_docker(reference, deadline_ns)
         return found or ANONYMOUS
 
-    def _from_docker(self, reference: Reference) -> Credentials:
+    def _from_docker(self, reference: Reference, deadline_ns: int) -> Credentials:
         try:
-            return self._docker.credentials(reference.registry)
+            return self._docker.credentials(reference.registry, deadline_ns)
         except SettingInvalid as error:
             raise ExpressionFailed(error.code, error.message) from error
 

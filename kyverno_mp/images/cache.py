@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ from kyverno_mp.limits import (
     IMAGE_CACHE_BYTES_MAX,
     IMAGE_CACHED_BYTES_MAX,
     IMAGE_FLIGHT_WAIT_S,
+    IMAGE_TOO_LARGE_MAX,
 )
 from kyverno_mp.values.jsonvalue import Json
 
@@ -76,6 +78,7 @@ class ImageCache:
         self._options = options
         self._on_event = on_event
         self._monotonic_ns = monotonic_ns
+        self._too_large: set[bytes] = set()
 
     def get(self, key: bytes) -> Json | None:
         """Return the value of a key, None if there is none that is valid."""
@@ -84,13 +87,16 @@ class ImageCache:
         self._on_event(HIT if found else MISS)
         return entry.value if entry is not None and found else None
 
-    def put(self, key: bytes, value: Json) -> None:
-        """Keep a value; a failure only costs the next review time."""
-        ttl_ns = self._options.ttl_s * 10**9
+    def put(self, key: bytes, value: Json, valid_s: float = inf) -> None:
+        """Keep a value, at most while it is valid; a failure only costs time."""
+        ttl_ns = int(min(self._options.ttl_s, max(0.0, valid_s)) * 1e9)
         entry = _Entry(self._monotonic_ns() + ttl_ns, value)
         content = msgspec.json.encode(entry)
         if len(content) > IMAGE_CACHED_BYTES_MAX:
             self._on_event(TOO_LARGE)
+            if len(self._too_large) >= IMAGE_TOO_LARGE_MAX:
+                self._too_large.clear()
+            self._too_large.add(key)
             return
         part = self._path(key, f".{os.getpid()}.{time.monotonic_ns()}{_PART}")
         try:
@@ -112,7 +118,9 @@ class ImageCache:
         A caller does not wait long, nor past its deadline: then it goes on alone.
         """
         path = self._path(key, _LOCK)
-        held = self._wait_for(path, deadline_ns)
+        # Nothing comes of waiting for a result that is not kept.
+        is_vain = key in self._too_large
+        held = None if is_vain else self._wait_for(path, deadline_ns)
         try:
             yield
         finally:
@@ -163,10 +171,8 @@ class ImageCache:
                     facts = one.stat(follow_symlinks=False)
                     if one.name.endswith(_ENTRY):
                         found.append((facts.st_mtime_ns, facts.st_size, one.path))
-                    elif time.time() - facts.st_mtime > _LEFT_BEHIND_S and (
-                        one.name.endswith(_PART)
-                    ):
-                        os.unlink(one.path)  # noqa: PTH108 - a DirEntry
+                    elif time.time() - facts.st_mtime > _LEFT_BEHIND_S:
+                        _remove_left_behind(Path(one.path))
         count, size = len(found), sum(one[1] for one in found)
         for _, length, path in sorted(found):
             if count <= self._options.entries_max and size <= IMAGE_CACHE_BYTES_MAX:
@@ -178,6 +184,19 @@ class ImageCache:
 
     def _path(self, key: bytes, suffix: str) -> Path:
         return self._options.folder / f"{key.hex()}{suffix}"
+
+
+def _remove_left_behind(path: Path) -> None:
+    """Remove a part or a lock that a killed process left. Raises: OSError."""
+    if path.suffix == _PART:
+        path.unlink()
+    if path.suffix != _LOCK:
+        return
+    held = _locked(path)
+    if held is not None:
+        # Nobody has it; whoever waits for it sees that the file is another one.
+        path.unlink()
+        os.close(held)
 
 
 def _locked(path: Path) -> int | None:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from typing import Final, TypeAlias
+from urllib.parse import urlsplit
 
 from kyverno_mp.errors import DeadlinePassed, DependencyError, InputError
 from kyverno_mp.images.keys import Unproved
@@ -22,15 +23,21 @@ Send: TypeAlias = Callable[[str, bytes, int], tuple[int, bytes]]
 _PATH: Final = "/api/v1/log/entries/retrieve"
 _OK: Final = 200
 _PREFIX: Final = "searching log query"
+_DENIED: Final = "reach.denied"
+_NO_ANSWER: Final = "the log gave no answer"
 
 
-def search_log(url: str, signed: Signed, send: Send, deadline_ns: int) -> bytes:
+def search_log(
+    url: str, signed: Signed, send: Send, deadline_ns: int, *, is_quiet: bool = False
+) -> bytes:
     """Return the log's answer.
 
+    ``is_quiet``: the text of a failure must not say what the server has answered, and
+    the URL has no path, because a tenant has chosen the server.
     KYVERNO: a log that cannot be reached is a failure, no outage
     (docs/behaviour/images 2.4). Raises: Unproved.
     """
-    target = url.rstrip("/") + _PATH
+    target = _base(url, is_quiet=is_quiet) + _PATH
     query = json.dumps({"entries": proposed_entries(signed)}).encode()
     try:
         status, body = send(target, query, deadline_ns)
@@ -38,10 +45,32 @@ def search_log(url: str, signed: Signed, send: Send, deadline_ns: int) -> bytes:
         # SAFETY: a review that runs out of time has no verdict; upstream's has one.
         raise
     except (DependencyError, InputError) as error:
-        raise Unproved(f'{_PREFIX}: Post "{target}": {error.message}') from error
+        is_told = not is_quiet or error.code == _DENIED
+        reason = error.message if is_told else _NO_ANSWER
+        raise Unproved(f'{_PREFIX}: Post "{target}": {reason}') from error
     if status != _OK:
-        raise Unproved(f'{_PREFIX}: Post "{target}": status {status}')
+        reason = _NO_ANSWER if is_quiet else f"status {status}"
+        raise Unproved(f'{_PREFIX}: Post "{target}": {reason}')
     return body
+
+
+def _base(url: str, *, is_quiet: bool) -> str:
+    """Return the URL below which the log has its API. Raises: Unproved.
+
+    SAFETY: the author of the policy chooses the server, never what it is asked.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise Unproved(f"{_PREFIX}: the URL of the log is not a URL") from None
+    if "?" in url or "#" in url or "@" in parts.netloc:
+        text = "the URL of the log has a query, a fragment or a user"
+        raise Unproved(f"{_PREFIX}: {text}")
+    base = url.rstrip("/")
+    if is_quiet and parts.path.strip("/"):
+        text = "in a namespaced policy, the URL of the log has no path"
+        raise Unproved(f"{_PREFIX}: {text}")
+    return base
 
 
 def proposed_entries(signed: Signed) -> list[Json]:

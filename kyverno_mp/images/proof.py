@@ -62,7 +62,8 @@ class Terms:
 
     Without ``key`` its certificate must be below ``roots``. ``log`` and ``scts``: keys
     of the logs that must know it, None = ignored; ``search`` asks a log for a signature
-    that has no bundle. ``tick`` raises when the time is up.
+    that has no bundle. ``tick`` raises when the time is up; ``hold`` gets the end of a
+    signature that only holds today.
     """
 
     now: datetime
@@ -73,6 +74,7 @@ class Terms:
     authority: Authority | None = None
     search: Callable[[Signed], bytes] | None = None
     tick: Callable[[], None] = lambda: None
+    hold: Callable[[datetime], None] = lambda _at: None
 
 
 class Signer(NamedTuple):
@@ -133,6 +135,8 @@ class Proof(NamedTuple):
             except Unproved:
                 text = "expected a signed timestamp to verify an expired certificate"
                 raise Unproved(text) from None
+            used = (certificate, *signer.issuers)
+            terms.hold(min(one.not_valid_after_utc for one in used))
 
 
 def read_proof(layer: Layer, terms: Terms) -> Proof:

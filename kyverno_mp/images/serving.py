@@ -29,7 +29,7 @@ from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.image import image_data
 from kyverno_mp.values.jsonvalue import Json
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Of what the entries mean."""
 Flights = dict[tuple[str, RegistryAccess], "Future[str]"]
 """The look-ups of tags that are under way in this process."""
@@ -119,8 +119,10 @@ class ServedReview:
             # Another one may have verified it in the meantime.
             found = cache.get(key)
             if found is None:
+                self._review.valid_s()
                 found = verified()
-                cache.put(key, found)
+                # SAFETY: nothing is kept past the end of its certificates.
+                cache.put(key, found, self._review.valid_s())
         return found
 
     def _key(self, kind: str, asked: SignatureQuery, deadline_ns: int) -> bytes | None:

@@ -29,6 +29,7 @@ from kyverno_mp.limits import (
     IMAGE_CERTIFICATES_MAX,
     IMAGE_TRUST_BYTES_MAX,
     IMAGE_TRUST_FILES_MAX,
+    IMAGE_TRUST_PAUSE_S,
     IMAGE_TRUST_RETRY_S,
     IMAGE_TRUST_S,
 )
@@ -76,6 +77,7 @@ class TufTrustRoot:
         self._files: _Files | None = None
         self._failure = ""
         self._until = 0.0
+        self._pause_until = 0.0
 
     def fulcio_roots(self, deadline_ns: int) -> Sequence[x509.Certificate]:
         """Return the self-issued certificates. Raises: ExpressionFailed."""
@@ -129,14 +131,22 @@ class TufTrustRoot:
         ]
 
     def _current(self, deadline_ns: int) -> _Files:
-        with self._lock:
+        left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+        if not self._lock.acquire(timeout=left_s if deadline_ns else -1):
+            raise _late()
+        try:
             if time.monotonic() >= self._until:
                 self._read(deadline_ns)
             if self._files is None:
                 raise failed(self._failure)
             return self._files
+        finally:
+            self._lock.release()
 
     def _read(self, deadline_ns: int) -> None:
+        begun = time.monotonic()
+        if begun < self._pause_until:
+            raise _late()
         # SAFETY: keys are not used longer than their time, even if the mirror is gone.
         self._files = None
         try:
@@ -147,11 +157,18 @@ class TufTrustRoot:
             self._until = time.monotonic() + IMAGE_TRUST_S
         except DeadlinePassed:
             self._until = 0.0
+            now = time.monotonic()
+            self._pause_until = now + min(now - begun, IMAGE_TRUST_PAUSE_S)
             raise
         except _TufFailed as error:
             text = "updating local metadata and targets: error updating to TUF remote"
             self._failure = f"{text} mirror: tuf: {error}"
             self._until = time.monotonic() + IMAGE_TRUST_RETRY_S
+
+
+def _late() -> DeadlinePassed:
+    text = "the TUF repository was not read in time"
+    return DeadlinePassed("images.deadline", text)
 
 
 class _TufFailed(Exception):

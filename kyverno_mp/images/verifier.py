@@ -11,7 +11,9 @@ is that digest.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
+from math import inf
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -58,29 +60,51 @@ class ImageReview:
         *,
         trust: TrustRoot | None = None,
         send: Send | None = None,
+        tenants_send: Send | None = None,
     ) -> None:
         """``deadline_ns``: returns the end of one read within a review's deadline.
 
         ``trust``: what holds where a policy names no keys; ``send``: asks
-        transparency logs, without it a signature needs a bundle.
+        transparency logs, without it a signature needs a bundle; ``tenants_send``:
+        does so for namespaced policies, None = ``send``.
         """
         self._client = client
         self._now = now
         self._deadline_ns = deadline_ns
         self._trust = trust or NoTrustRoot()
         self._send = send
+        self._tenants_send = tenants_send or send
         self._digests: dict[tuple[str, RegistryAccess], str] = {}
+        self._failures: dict[
+            tuple[str, RegistryAccess], ExpressionFailed | RegistryUnavailable
+        ] = {}
+        self._end: datetime | None = None
+
+    def valid_s(self) -> float:
+        """Return for how long holds what was verified since the last call."""
+        end, self._end = self._end, None
+        return inf if end is None else (end - self._now()).total_seconds()
+
+    def _hold(self, end: datetime) -> None:
+        self._end = end if self._end is None else min(end, self._end)
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
-        """Return the digest, resolved once.
+        """Return the digest, resolved once, also if that fails.
 
         Raises: ExpressionFailed, DependencyError.
         """
         # SAFETY: another access may read another image, or none.
         found = self._digests.get((image, access))
         if found is None:
+            known = self._failures.get((image, access))
+            if known is not None:
+                raise type(known)(known.code, known.message)
             artifacts = Artifacts(self._client(access))
-            found = artifacts.digest(image, self._deadline_ns(deadline_ns))
+            try:
+                found = artifacts.digest(image, self._deadline_ns(deadline_ns))
+            except (ExpressionFailed, RegistryUnavailable) as error:
+                self._failures[image, access] = error
+                raise
             self._digests[image, access] = found
         return found
 
@@ -145,12 +169,14 @@ class ImageReview:
         return [one.content for one in found]
 
     def _terms(self, asked: SignatureQuery, until_ns: int) -> Terms:
-        send = self._send
+        send = self._tenants_send if asked.is_tenants else self._send
 
         def search(signed: Signed) -> bytes:
             if send is None:
                 raise Unproved("searching log query: no log can be asked here")
-            return search_log(asked.logs.url, signed, send, until_ns)
+            return search_log(
+                asked.logs.url, signed, send, until_ns, is_quiet=asked.is_tenants
+            )
 
         def tick() -> None:
             if monotonic_ns() > until_ns:
@@ -158,7 +184,8 @@ class ImageReview:
                     "images.deadline", "the signatures were not checked in time"
                 )
 
-        return terms_of(asked, self._trust, self._now(), until_ns, search, tick)
+        terms = terms_of(asked, self._trust, self._now(), until_ns, search, tick)
+        return replace(terms, hold=self._hold)
 
     def _bundles(
         self, asked: SignatureQuery, deadline_ns: int
@@ -209,7 +236,7 @@ class ImageReview:
         trusted = load_trusted(asked.certificate, asked.chain)
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
-        return NotaryReader(artifacts, trusted, self._now(), until)
+        return NotaryReader(artifacts, trusted, self._now(), until, self._hold)
 
     def _described(
         self, place: Reference, asked: SignatureQuery, deadline_ns: int

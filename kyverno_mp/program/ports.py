@@ -77,11 +77,12 @@ class Images(Protocol):
 
 
 class RegistryAccess(NamedTuple):
-    """A block's imageRegistryCredentials."""
+    """A block's imageRegistryCredentials; ``is_tenants``: of a namespaced policy."""
 
     insecure: bool = False
     providers: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    is_tenants: bool = False
 
 
 class Identity(NamedTuple):
@@ -112,7 +113,7 @@ class SignatureQuery(NamedTuple):
     ``certificate``; without any of them the roots are those of the trust root.
     Signatures are in ``repository``, "" = that of the image. ``predicate_type``: the
     statements that must have the identity, or that are looked up; ``form``: the
-    block's type.
+    block's type. ``is_tenants``: a namespaced policy asks.
     """
 
     image: str
@@ -130,6 +131,7 @@ class SignatureQuery(NamedTuple):
     access: RegistryAccess = RegistryAccess()
     form: str = "Cosign"
     use_cache: bool = True
+    is_tenants: bool = False
 
 
 class ReviewedImages(Protocol):

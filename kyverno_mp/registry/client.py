@@ -66,10 +66,10 @@ class Client:
         *,
         user_agent: str,
         insecure: bool = False,
-        keychain: Callable[[Reference], Credentials] | None = None,
+        keychain: Callable[[Reference, int], Credentials] | None = None,
         send: Exchange = exchange,
     ) -> None:
-        """``keychain``: credentials by repository, instead of by registry."""
+        """``keychain``: credentials by repository, found before a deadline."""
         self._credentials = credentials
         self._keychain = keychain
         self._exchange = send
@@ -83,7 +83,7 @@ class Client:
         Raises: RegistryUnavailable, RequestInvalid (``registry.digest``: the bytes have
         another digest), DeadlinePassed.
         """
-        session = self._session(reference, _PULL)
+        session = self._session(reference, _PULL, deadline_ns)
         answer = session.ask(
             "GET",
             session.url(f"manifests/{reference.identifier}", deadline_ns),
@@ -99,7 +99,7 @@ class Client:
 
     def blob(self, reference: Reference, digest: str, deadline_ns: int) -> bytes:
         """Return a blob of the reference's repository. Raises: as ``manifest``."""
-        session = self._session(reference, _PULL)
+        session = self._session(reference, _PULL, deadline_ns)
         name = f"{reference.place}@{digest}"
         answer = session.ask(
             "GET",
@@ -119,7 +119,7 @@ class Client:
         For callers with texts of their own for failures; they check the digest.
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed.
         """
-        session = self._session(reference, _PULL)
+        session = self._session(reference, _PULL, deadline_ns)
         url = session.url(path, deadline_ns)
         answer = session.ask(
             "GET",
@@ -135,7 +135,7 @@ class Client:
 
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed.
         """
-        session = self._session(reference, _PUSH)
+        session = self._session(reference, _PUSH, deadline_ns)
         digest = digest_of(data)
         known = session.ask(
             "HEAD",
@@ -174,7 +174,7 @@ class Client:
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed.
         """
         digest = checked_digest(data, reference.digest, reference.name)
-        session = self._session(reference, _PUSH)
+        session = self._session(reference, _PUSH, deadline_ns)
         answer = session.ask(
             "PUT",
             session.url(f"manifests/{reference.identifier}", deadline_ns),
@@ -186,7 +186,7 @@ class Client:
         _expect(answer, _CREATED, reference.name)
         return digest
 
-    def _session(self, reference: Reference, actions: str) -> Session:
+    def _session(self, reference: Reference, actions: str, deadline_ns: int) -> Session:
         key = (reference.place, actions)
         session = self._sessions.get(key)
         if session is None:
@@ -198,7 +198,7 @@ class Client:
                 (
                     self._credentials(reference.registry)
                     if self._keychain is None
-                    else self._keychain(reference)
+                    else self._keychain(reference, deadline_ns)
                 ),
                 actions=actions,
                 insecure=self._insecure,

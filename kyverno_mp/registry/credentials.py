@@ -14,6 +14,7 @@ import binascii
 import contextlib
 import re
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -22,12 +23,13 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.errors import DeadlinePassed, SettingInvalid
 
 _HUB_NAMES: Final = ("index.docker.io", "docker.io")
 _HUB_SERVER: Final = "https://index.docker.io/v1/"
 _HELPER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 _HELPER_S_MAX: Final = 30
+_ALL_S: Final = float("inf")
 _TOKEN_USER: Final = "<token>"  # noqa: S105 - helpers' word for "the secret is a token"
 
 
@@ -84,26 +86,40 @@ class DockerConfig:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "config.json"
-        self._file: _File | None = None
+        self._known: tuple[tuple[int, ...], _File] | None = None
 
-    def credentials(self, host: str) -> Credentials:
+    def credentials(self, host: str, deadline_ns: int = 0) -> Credentials:
         """Return the host's credentials from the file or from the helper that it names.
 
-        Raises: SettingInvalid (``registry.credentials``).
+        ``deadline_ns``: of the helper, 0 = only the time that any helper gets.
+        Raises: SettingInvalid (``registry.credentials``), DeadlinePassed.
         """
-        if self._file is None:
-            self._file = self._read()
+        file = self._current()
         names = _HUB_NAMES if host in _HUB_NAMES else (host,)
         helper = next(
-            (self._file.helpers[name] for name in names if name in self._file.helpers),
-            self._file.store,
+            (file.helpers[name] for name in names if name in file.helpers),
+            file.store,
         )
         if helper:
-            return self._ask(helper, _HUB_SERVER if host in _HUB_NAMES else host)
-        for key, entry in self._file.auths.items():
+            server = _HUB_SERVER if host in _HUB_NAMES else host
+            return self._ask(helper, server, deadline_ns)
+        for key, entry in file.auths.items():
             if _host_of(key) in names:
                 return self._of_entry(entry)
         return ANONYMOUS
+
+    def _current(self) -> _File:
+        """Return the file, read again when it is another one: tokens are refreshed."""
+        try:
+            facts = self._path.stat()
+            state: tuple[int, ...] = (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+        except OSError:
+            # Reading it says why.
+            return self._read()
+        known = self._known
+        if known is None or known[0] != state:
+            known = self._known = state, self._read()
+        return known[1]
 
     def _read(self) -> _File:
         try:
@@ -121,19 +137,28 @@ class DockerConfig:
             raise self._unusable("an entry's auth is not base64")
         return found
 
-    def _ask(self, helper: str, server: str) -> Credentials:
+    def _ask(self, helper: str, server: str, deadline_ns: int) -> Credentials:
         if _HELPER.fullmatch(helper) is None:
             raise self._unusable("the name of a credential helper is invalid")
         program = f"docker-credential-{helper}"
+        left_s = _ALL_S
+        if deadline_ns:
+            left_s = (deadline_ns - time.monotonic_ns()) / 1e9
+        if left_s <= 0:
+            raise _late(program)
         try:
             done = subprocess.run(
                 [program, "get"],
                 input=server.encode(),
                 capture_output=True,
-                timeout=_HELPER_S_MAX,
+                timeout=min(left_s, _HELPER_S_MAX),
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
+            if left_s < _HELPER_S_MAX:
+                raise _late(program) from None
+            raise self._unusable(f"{program} cannot be run") from None
+        except OSError:
             raise self._unusable(f"{program} cannot be run") from None
         if done.returncode != 0:
             if b"credentials not found" in done.stdout + done.stderr:
@@ -149,6 +174,11 @@ class DockerConfig:
 
     def _unusable(self, reason: str) -> SettingInvalid:
         return SettingInvalid("registry.credentials", f"{self._path}: {reason}")
+
+
+def _late(program: str) -> DeadlinePassed:
+    text = f"{program} did not answer in time"
+    return DeadlinePassed("registry.deadline", text)
 
 
 def _host_of(key: str) -> str:

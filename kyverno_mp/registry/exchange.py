@@ -32,7 +32,10 @@ class RegistryResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryCall:
-    """One request; ``is_verified``: the certificate must match the host."""
+    """One request; ``is_verified``: the certificate must match the host.
+
+    ``is_redirected``: a registry has sent us to this other server.
+    """
 
     method: str
     url: str
@@ -40,6 +43,7 @@ class RegistryCall:
     body: bytes | None = None
     bytes_max: int
     is_verified: bool = True
+    is_redirected: bool = False
 
 
 Exchange: TypeAlias = Callable[[RegistryCall, int], RegistryResponse]

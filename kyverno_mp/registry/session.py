@@ -90,8 +90,10 @@ class Session:
             if answer.status == _UNAUTHORIZED and self._is_ours(url):
                 self._authorize(answer, deadline_ns)
                 answer = self._send(method, url, given, body, bytes_max, deadline_ns)
-            if method != "GET" or answer.status not in _REDIRECTS:
+            if method != "GET":
                 return answer
+            if answer.status not in _REDIRECTS:
+                return answer if self._is_ours(url) else _without_text(answer)
             url = self._redirected(url, answer)
         raise RegistryUnavailable(
             "registry.redirects", f"{self._host}: redirected too often"
@@ -117,6 +119,7 @@ class Session:
             body=body,
             bytes_max=bytes_max,
             is_verified=not self._may_be_plain,
+            is_redirected=not self._is_ours(url),
         )
         return self._send_one(call, deadline_ns)
 
@@ -217,6 +220,16 @@ class Session:
                 "registry.refused", f"{self._host}: its token service returned no token"
             )
         return token
+
+
+def _without_text(answer: RegistryResponse) -> RegistryResponse:
+    """Return another server's answer; its reasons are not for our messages.
+
+    SAFETY: a registry may send us to any server, whose pages only we can read.
+    """
+    if answer.status == _OK:
+        return answer
+    return RegistryResponse(answer.status, {}, b"")
 
 
 def is_loopback(host: str) -> bool:

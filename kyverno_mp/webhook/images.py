@@ -19,6 +19,7 @@ from typing import Final
 from kyverno_mp import __version__
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.egress.hosts import resolve_host
+from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.egress.registries import RegistryTransport
 from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
 from kyverno_mp.images.cache import CacheOptions, ImageCache
@@ -64,7 +65,10 @@ def served_images(
     """
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
     transport = RegistryTransport(
-        rules, resolve_host, lambda outcome: on_call((outcome,))
+        rules,
+        resolve_host,
+        lambda outcome: on_call((outcome,)),
+        settings.image_threads,
     )
     home = Path(environment().get("HOME") or "/")
     docker = environment().get("DOCKER_CONFIG")
@@ -92,14 +96,29 @@ def served_images(
     lock = threading.Lock()
 
     agent = _user_agent()
-    send = log_sender(transport, agent)
+    # SAFETY: policies name logs, so these calls follow the rules of services.
+    urls = read_rules(
+        settings.http_allowlist,
+        settings.http_blocklist,
+        for_namespaced=settings.http_in_namespaced_policies,
+    )
+    logs = open_logs(urls, resolve_host, lambda outcome: on_call((outcome,)))
+    tenants_logs = open_logs(
+        tenants_rules(urls), resolve_host, lambda outcome: on_call((outcome,))
+    )
+    send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
     # Read by the first signature whose policy names no roots.
-    fetch = mirror_reader(transport, agent)
+    fetch = mirror_reader(logs, agent)
     trust = TufTrustRoot(PUBLIC_MIRROR, public_root(), fetch)
 
     def begin() -> ReviewedImages:
         review = ImageReview(
-            clients, lambda: datetime.now(UTC), _until, trust=trust, send=send
+            clients,
+            lambda: datetime.now(UTC),
+            _until,
+            trust=trust,
+            send=send,
+            tenants_send=tenants_send,
         )
         return ServedReview(review, cache, flights, lock)
 

@@ -486,3 +486,15 @@ def test_a_certificate_without_a_signer_signs_nothing() -> None:
     name = "dev.cosignproject.cosign/signature"
     layer = replace(layer, annotations={**layer.annotations, name: text})
     assert "invalid signature" in verdict(layer, replace(TERMS, log=None))
+
+
+def test_a_signature_that_holds_today_says_until_when() -> None:
+    """What logs or authorities have stamped holds for good."""
+    ends: list[dt.datetime] = []
+    end = NOW + dt.timedelta(minutes=3)
+    leaf = RIG.leaf(end=end)
+    assert verdict(RIG.layer(leaf), replace(TERMS, hold=ends.append)) == ""
+    assert ends == []
+    terms = replace(TERMS, log=None, hold=ends.append)
+    assert verdict(RIG.layer(leaf, at=None), terms) == ""
+    assert ends == [end]

@@ -2,16 +2,22 @@
 
 import datetime as dt
 import json
+import threading
 from collections.abc import Iterator
+from math import inf
+from pathlib import Path
 
 import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.cache import HIT, MISS, STORED, CacheOptions, ImageCache
+from kyverno_mp.images.serving import ServedReview
 from kyverno_mp.images.verifier import ImageReview
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.values.jsonvalue import Json
 from tests.image_rig import OCI, Contents, Repository, digest_of, serving
 from tests.images import notation_rig as rig
 
@@ -169,3 +175,35 @@ def test_an_attestation_of_another_type_is_refused(place: Place) -> None:
 def test_an_attestation_without_signature_is_refused(place: Place) -> None:
     rig.refer(place.contents, "app", place.body, (_TYPE, "text/json", b"{}"))
     assert place.statements().startswith("no signature is associated with")
+
+
+@pytest.mark.parametrize("expires", [False, True])
+def test_a_result_is_kept_no_longer_than_it_is_valid(
+    place: Place,
+    tmp_path: Path,
+    expires: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    end = min(one.not_valid_after_utc for one in place.chain.certificates)
+    headers: dict[str, Json] = {}
+    if expires:
+        end = rig.NOW + dt.timedelta(hours=1)
+        names = ["io.cncf.notary.signingScheme", "io.cncf.notary.expiry"]
+        shown = end.strftime("%Y-%m-%dT%H:%M:%SZ")
+        headers = {"crit": names, "io.cncf.notary.expiry": shown}
+    target = rig.payload(place.digest, len(place.body))
+    place.signed(rig.jws(place.chain, target, **headers))
+    assert place.verify() == place.digest
+    assert place.review.valid_s() == (end - rig.NOW).total_seconds()
+    # It counts from one call to the next.
+    assert place.review.valid_s() == inf
+    events: list[str] = []
+    now_ns = [1]
+    cache = ImageCache(
+        CacheOptions(tmp_path, 10, 10**9), events.append, lambda: now_ns[0]
+    )
+    served = ServedReview(place.review, cache, {}, threading.Lock())
+    left_ns = int((end - rig.NOW).total_seconds() * 1e9)
+    for later_ns in (0, left_ns - 1, left_ns):
+        now_ns[0] = 1 + later_ns
+        assert served.verify(place.asked(), 0) == place.digest
+    assert events == [MISS, MISS, STORED, HIT, MISS, MISS, STORED]

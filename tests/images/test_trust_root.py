@@ -4,6 +4,8 @@ import datetime as dt
 import json
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -123,6 +125,46 @@ def test_a_deadline_is_no_verdict() -> None:
     for _ in range(2):
         with pytest.raises(DeadlinePassed):
             root.rekor_keys(0)
+
+
+def test_nobody_waits_past_the_own_deadline_for_anothers_read() -> None:
+    found, begun, gate = repository(), threading.Event(), threading.Event()
+
+    def fetch(url: str, deadline_ns: int) -> tuple[int, bytes]:
+        begun.set()
+        gate.wait(60)
+        return found.fetch(url, deadline_ns)
+
+    root = TufTrustRoot(_MIRROR, found.root, fetch)
+    reader = threading.Thread(target=root.rekor_keys, args=(0,))
+    reader.start()
+    assert begun.wait(60)
+    with pytest.raises(DeadlinePassed):
+        root.rekor_keys(time.monotonic_ns() + 1_000_000)
+    gate.set()
+    reader.join(60)
+    assert root.rekor_keys(time.monotonic_ns() + 60 * 10**9)
+
+
+def test_a_slow_mirror_holds_up_one_review_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, now = [], [1.0]
+    monkeypatch.setattr("kyverno_mp.images.trust_root.time.monotonic", lambda: now[0])
+
+    def fetch(url: str, _deadline_ns: int) -> tuple[int, bytes]:
+        calls.append(url)
+        now[0] += 60
+        raise DeadlinePassed("registry.deadline", "too late")
+
+    root = TufTrustRoot(_MIRROR, repository().root, fetch)
+    for number, later_s in enumerate((0, limits.IMAGE_TRUST_PAUSE_S, 1), start=1):
+        now[0] += later_s
+        seen = len(calls)
+        for _ in range(3):
+            with pytest.raises(DeadlinePassed):
+                root.rekor_keys(0)
+        assert len(calls) - seen == (0 if number == 3 else 1)
 
 
 @pytest.mark.parametrize("name", ["IMAGE_TRUST_FILES_MAX", "IMAGE_TRUST_BYTES_MAX"])

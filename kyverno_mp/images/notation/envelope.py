@@ -39,8 +39,11 @@ def check_envelope(
     trusted: Sequence[x509.Certificate],
     target: Target,
     now: datetime,
-) -> None:
-    """Check that a trusted chain signed the target. Raises: Refused."""
+) -> datetime:
+    """Check that a trusted chain signed the target; return until when that holds.
+
+    Raises: Refused.
+    """
     if len(blob) > IMAGE_ENVELOPE_BYTES_MAX:
         raise Refused(f"the envelope has more than {IMAGE_ENVELOPE_BYTES_MAX} bytes")
     signed = _opened(media_type, blob)
@@ -48,6 +51,8 @@ def check_envelope(
     _check_authenticity(signed, trusted)
     _check_times(signed, now)
     _check_target(signed.payload, target)
+    ends = [one.not_valid_after_utc for one in signed.chain]
+    return min(ends if signed.expiry is None else [*ends, signed.expiry])
 
 
 def _opened(media_type: str, blob: bytes) -> Signed:

@@ -7,7 +7,7 @@ May touch: the network through images/artifacts.py.
 Source: docs/behaviour/images 4 (1, 2, 6, 7).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -45,12 +45,16 @@ def load_trusted(certificate: str, chain: str) -> list[x509.Certificate]:
 
 @dataclass(frozen=True, slots=True)
 class NotaryReader:
-    """What verification needs beside the image."""
+    """What verification needs beside the image.
+
+    ``hold`` gets the time until which a verified signature is valid.
+    """
 
     artifacts: Artifacts
     trusted: Sequence[x509.Certificate]
     now: datetime
     deadline_ns: int
+    hold: Callable[[datetime], None] = lambda _at: None
 
     def verify(self, place: Reference, image: Descriptor) -> None:
         """Require a good signature of the image. Raises: ExpressionFailed."""
@@ -65,11 +69,12 @@ class NotaryReader:
         for digest in found[:IMAGE_NOTARY_SIGNATURES_MAX]:
             media_type, blob = self._envelope(place, digest, name)
             try:
-                check_envelope(media_type, blob, self.trusted, target, self.now)
+                end = check_envelope(media_type, blob, self.trusted, target, self.now)
             except Refused as error:
                 text = f"failed to verify signature with digest {digest}, {error}"
                 reasons.append(text)
             else:
+                self.hold(end)
                 return
         if not found:
             raise failed(

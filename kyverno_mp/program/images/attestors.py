@@ -46,6 +46,8 @@ class BlockReader(NamedTuple):
     block: ImageVerification
     images: ReviewedImages
     deadline_ns: int
+    is_tenants: bool = False
+    """Whether the policy is a namespaced one."""
 
     @property
     def access(self) -> RegistryAccess:
@@ -54,7 +56,10 @@ class BlockReader(NamedTuple):
         if given is None:
             return RegistryAccess()
         return RegistryAccess(
-            given.allow_insecure_registry, tuple(given.providers), given.secrets
+            given.allow_insecure_registry,
+            tuple(given.providers),
+            given.secrets,
+            self.is_tenants,
         )
 
     def query(
@@ -102,6 +107,7 @@ class BlockReader(NamedTuple):
             access=self.access,
             form=self.block.type or "Cosign",
             use_cache=self.block.use_cache,
+            is_tenants=self.is_tenants,
         )
 
     def kind_of(self, entry: Attestor) -> str:

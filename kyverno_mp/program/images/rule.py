@@ -144,7 +144,12 @@ class LinkedImageRule:
         """Yield the outcomes as they are known. Raises: InputError."""
         blocks = [block.rendered(scope) for block in self._blocks]
         for linked, block in zip(self._blocks, blocks, strict=True):
-            reader = BlockReader(block, state.images, scope.runtime.deadline_ns)
+            reader = BlockReader(
+                block,
+                state.images,
+                scope.runtime.deadline_ns,
+                is_tenants=bool(self.policy.namespace),
+            )
             for image in images:
                 if _is_unchanged(image, state.given, request):
                     # KYVERNO: without a result (docs/behaviour/images 2.3).

@@ -1,15 +1,18 @@
 """Calls to registries: checked addresses, few at once, on connections kept open."""
 
 import http.server
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.egress.addresses import read_rules
+from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.egress.registries import RegistryTransport
 from kyverno_mp.errors import (
     DeadlinePassed,
@@ -112,7 +115,10 @@ def test_a_connection_is_used_again(registry: type[_Registry], host: str) -> Non
     transport.close()
 
 
-def test_few_calls_at_once(registry: type[_Registry], host: str) -> None:
+def test_few_calls_at_once(
+    registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", _WAIT_S)
     transport = RegistryTransport(_OPEN, to_loopback)
     number = 2 * limits.REGISTRY_CALLS_PER_HOST_MAX
     done: list[int] = []
@@ -132,6 +138,55 @@ def test_few_calls_at_once(registry: type[_Registry], host: str) -> None:
         thread.join(_WAIT_S)
     assert done == [200] * number
     assert max(registry.at_once) == limits.REGISTRY_CALLS_PER_HOST_MAX
+    transport.close()
+
+
+def test_a_registry_that_hangs_leaves_half_of_the_threads(
+    registry: type[_Registry], host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who finds no place gives up soon, and its thread is free."""
+    monkeypatch.setattr("kyverno_mp.egress.registries.REGISTRY_PLACE_WAIT_S", 0.01)
+    transport = RegistryTransport(_OPEN, to_loopback, threads=4)
+    threads = [
+        threading.Thread(target=transport, args=(call(host, "/slow"), soon_ns()))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    while len(registry.at_once) < len(threads):
+        time.sleep(0.01)
+    with pytest.raises(RegistryUnavailable, match="too many calls wait"):
+        transport(call(host), soon_ns())
+    port = host.rpartition(":")[2]
+    assert transport(call(f"other.example:{port}"), soon_ns()).status == 200
+    registry.gate.set()
+    for thread in threads:
+        thread.join(_WAIT_S)
+    assert transport(call(host), soon_ns()).status == 200
+    transport.close()
+
+
+def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The resolver of the C library knows no deadline."""
+    monkeypatch.setattr("kyverno_mp.egress.lookups.REGISTRY_LOOKUPS_MAX", 2)
+    gate, asked = threading.Event(), []
+
+    def resolve(name: str) -> list[str]:
+        asked.append(name)
+        gate.wait(_WAIT_S)
+        return ["127.0.0.1"]
+
+    transport = RegistryTransport(_OPEN, resolve)
+    for name in ("a.example", "b.example", "a.example", "c.example"):
+        with pytest.raises(DeadlinePassed, match="lookup"):
+            transport(call(name), time.monotonic_ns() + 200_000_000)
+    # One name is looked up once, and the third finds no place.
+    assert sorted(asked) == ["a.example", "b.example"]
+    gate.set()
+    lookups = Lookups(resolve)
+    assert lookups("c.example", soon_ns()) == ["127.0.0.1"]
+    with pytest.raises(RegistryUnavailable):
+        transport(call("c.example:1"), soon_ns())
     transport.close()
 
 
@@ -187,6 +242,37 @@ def test_a_registry_sends_nobody_elsewhere(
     reference = Reference(host, "a/b", tag, "")
     with pytest.raises(ExpressionFailed, match="not allowed"):
         client.manifest(reference, soon_ns())
+    transport.close()
+
+
+@pytest.mark.parametrize(
+    ("allow", "is_followed"),
+    [("*", False), ("*.*", False), ("*,*.example", True), ("*,10.0.0.0/8", True)],
+)
+def test_a_redirect_into_a_private_network_needs_its_name(
+    registry: type[_Registry],
+    host: str,
+    monkeypatch: pytest.MonkeyPatch,
+    allow: str,
+    is_followed: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """The default opens all private registries, but not what they point to."""
+    place = host.partition(":")[0], int(host.rpartition(":")[2])
+    monkeypatch.setattr(
+        "kyverno_mp.egress.registries._dial",
+        lambda _addresses, _port, timeout_s: socket.create_connection(place, timeout_s),
+    )
+    transport = RegistryTransport(read_rules(allow, ""), lambda _host: ["10.0.0.1"])
+    first = call("admin.example")
+    # The connection of a first call is no way around the check.
+    assert transport(first, soon_ns()).status == 200
+    redirected = replace(first, url=f"{first.url}debug", is_redirected=True)
+    if is_followed:
+        assert transport(redirected, soon_ns()).status == 200
+    else:
+        with pytest.raises(ExpressionFailed, match="not allowed"):
+            transport(redirected, soon_ns())
+    assert registry.paths == ["/v2/", "/v2/debug"][: 1 + is_followed]
     transport.close()
 
 

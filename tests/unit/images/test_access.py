@@ -99,10 +99,12 @@ def test_a_block_with_credentials_has_only_these() -> None:
     assert _common("x.test/a/b:v1", own, known) == "own"
 
 
-def _common(image: str, access: RegistryAccess, known: dict[str, Json]) -> str:
+def _common(
+    image: str, access: RegistryAccess, known: dict[str, Json], **fields: Any
+) -> str:
     asked = Asked()
     clients = ServedClients(
-        RegistrySettings(namespace="kyverno", secrets=("common",)),
+        RegistrySettings(namespace="kyverno", secrets=("common",), **fields),
         asked,
         "t",
         known.get,
@@ -111,6 +113,41 @@ def _common(image: str, access: RegistryAccess, known: dict[str, Json]) -> str:
     until = time.monotonic_ns() + _WAIT_NS
     clients(access).read(parse_reference(image), "x", until, bytes_max=100)
     return asked.users[0] if asked.users else ""
+
+
+@pytest.mark.parametrize(
+    ("access", "is_insecure", "user"),
+    [
+        (RegistryAccess(), False, "common"),
+        (RegistryAccess(insecure=True), False, ""),
+        (RegistryAccess(insecure=True, is_tenants=True), False, ""),
+        # The operator has chosen it for all registries.
+        (RegistryAccess(insecure=True), True, "common"),
+        (RegistryAccess(insecure=True, is_tenants=True), True, "common"),
+        # Who writes a ClusterPolicy chooses both.
+        (RegistryAccess(insecure=True, secrets=("own",)), False, "own"),
+        (RegistryAccess(secrets=("own",), is_tenants=True), False, "own"),
+    ],
+)
+def test_a_policy_does_not_expose_the_operators_credentials(
+    access: RegistryAccess,
+    is_insecure: bool,  # noqa: FBT001 - a parameter
+    user: str,
+) -> None:
+    """Without a certificate, everybody on the way to the registry reads them."""
+    known = {"common": secret(r_test="common"), "own": secret(r_test="own")}
+    assert _common("r.test/a/b:v1", access, known, insecure=is_insecure) == user
+
+
+@pytest.mark.parametrize("is_insecure", [True, False])
+@pytest.mark.parametrize("named", [{"secrets": ("own",)}, {"providers": ("default",)}])
+def test_a_tenants_block_has_no_credentials_where_it_is_insecure(
+    named: dict[str, tuple[str, ...]],
+    is_insecure: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    access = RegistryAccess(insecure=True, is_tenants=True, **named)
+    with pytest.raises(ExpressionFailed, match="may not send credentials with"):
+        user_for("r.test/a:v1", access, {"own": secret()}, insecure=is_insecure)
 
 
 @pytest.mark.parametrize("is_own", [True, False])

@@ -176,3 +176,32 @@ def test_nobody_waits_long_for_another(
     cache = cache_in(tmp_path, [])
     with cache.flight(KEY, 0), cache.flight(KEY, 0), cache.flight(KEY, 1):
         pass
+
+
+def test_nobody_waits_for_a_result_that_is_not_kept(tmp_path: Path) -> None:
+    events: list[str] = []
+    cache = cache_in(tmp_path, events)
+    cache.put(KEY, "x" * (limits.IMAGE_CACHED_BYTES_MAX + 1))
+    assert events == [TOO_LARGE]
+    with cache.flight(KEY, 0):
+        assert list(tmp_path.iterdir()) == []
+    for number in range(limits.IMAGE_TOO_LARGE_MAX):
+        cache.put(number.to_bytes(32, "big"), "x" * limits.IMAGE_CACHED_BYTES_MAX)
+    # The oldest are forgotten: it is only waited for once more.
+    with cache.flight(KEY, 0):
+        assert len(list(tmp_path.glob("*.lock"))) == 1
+
+
+def test_locks_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    cache = cache_in(tmp_path, [])
+    left, new = tmp_path / "left.lock", tmp_path / "new.lock"
+    for path in (left, new):
+        path.touch()
+    os.utime(left, (1, 1))
+    with cache.flight(OTHER, 0):
+        held = tmp_path / f"{OTHER.hex()}.lock"
+        os.utime(held, (1, 1))
+        cache.put(KEY, 1)
+        assert held.exists()
+    assert not left.exists()
+    assert new.exists()

@@ -2,12 +2,13 @@
 
 import base64
 import json
+import time
 import traceback
 from pathlib import Path
 
 import pytest
 
-from kyverno_mp.errors import SettingInvalid
+from kyverno_mp.errors import DeadlinePassed, SettingInvalid
 from kyverno_mp.registry.credentials import ANONYMOUS, Credentials, DockerConfig
 
 _PAIR = base64.b64encode(b"robot:pass:word").decode()
@@ -115,3 +116,31 @@ def test_helper_failure_is_reported_without_its_output(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(SettingInvalid, match="docker-credential-given exited with 3"):
         _config(tmp_path, {"credsStore": "given"}).credentials("h.io")
+
+
+def test_a_helper_gets_no_more_than_its_callers_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "docker-credential-given"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    config = _config(tmp_path, {"credsStore": "given"})
+    for left_ns in (100_000_000, 0):
+        with pytest.raises(DeadlinePassed):
+            config.credentials("h.io", time.monotonic_ns() + left_ns)
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    """Tokens are refreshed by whoever writes the file."""
+    config = DockerConfig(tmp_path)
+    assert config.credentials("h.io") == ANONYMOUS
+    _config(tmp_path, {"auths": {"h.io": {"auth": _PAIR}}})
+    assert config.credentials("h.io") == _ROBOT
+    new = tmp_path / "new"
+    new.mkdir()
+    _config(new, {"auths": {"h.io": {"username": "next", "password": "p"}}})
+    (new / "config.json").rename(tmp_path / "config.json")
+    assert config.credentials("h.io") == Credentials("next", "p")
+    (tmp_path / "config.json").unlink()
+    assert config.credentials("h.io") == ANONYMOUS

@@ -422,3 +422,64 @@ def test_one_verification_for_many_pods(
 
     assert asyncio.run(ask_all()) == [True] * 40
     assert webhooks.cached.count((STORED,)) == 1
+
+
+@pytest.mark.parametrize("is_tenants", [False, True])
+def test_the_allowlist_of_registries_opens_no_log(
+    contents: Contents,
+    host: str,
+    tmp_path: Path,
+    is_tenants: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """The author of a policy names the log, which gets a POST."""
+    signer = Signer()
+    signed(contents, signer)
+    rekor = {"url": f"http://{host}", "pubkey": signer.pem}
+    keys = {"publicKeys": signer.pem, "rekor": rekor, "ctlog": {"ignoreSCT": True}}
+    asked = block(host, attestors=[{"entries": [{"keys": keys}]}])
+    document = yaml.safe_load(policy("p", asked).removeprefix("---\n"))
+    if is_tenants:
+        document["kind"] = "Policy"
+        document["metadata"]["namespace"] = "default"
+    webhooks = Webhooks("---\n" + yaml.safe_dump(document), tmp_path / "c")
+    done = webhooks.mutate(pod(f"{host}/app:v1"))
+    assert not done.allowed
+    assert "calls to 127.0.0.1 are not allowed without TLS" in done.message
+    path = f"http://{host}/api"
+    rekor["url"] = path
+    document["spec"]["rules"][0]["verifyImages"][0] = asked
+    webhooks = Webhooks("---\n" + yaml.safe_dump(document), tmp_path / "d")
+    done = webhooks.mutate(pod(f"{host}/app:v1"))
+    assert ("has no path" in done.message) is is_tenants
+
+
+def test_a_redirect_reads_no_other_servers_page(
+    contents: Contents, host: str, tmp_path: Path
+) -> None:
+    """The author of a Pod runs the registry, and sees the denial."""
+    other = Contents()
+    other.answers["GET", "/debug"] = (403, {}, b"root:hunter2")
+    with serving(other, is_canned=False) as internal:
+        moved = {"Location": f"http://{internal}/debug"}
+        contents.answers["GET", "/v2/app/manifests/v1"] = (302, moved, b"")
+        webhooks = Webhooks(policy("p", block(host, Signer())), tmp_path / "c")
+        done = webhooks.mutate(pod(f"{host}/app:v1"))
+    assert "unexpected status code 403 Forbidden" in done.message
+    assert "hunter2" not in done.message
+    # The registry's own words are shown.
+    contents.answers["GET", "/v2/app/manifests/v1"] = (403, {}, b"ask the owner")
+    own = webhooks.mutate(pod(f"{host}/app:v1"))
+    assert "ask the owner" in own.message
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_tag_that_fails_is_read_once(
+    contents: Contents, host: str, tmp_path: Path, status: int
+) -> None:
+    contents.answers["GET", "/v2/app/manifests/v1"] = (status, {}, b"")
+    blocks = [block(host, Signer()), block(host, Signer())]
+    webhooks = Webhooks(policy("p", *blocks), tmp_path / "c")
+    for number in (1, 2):
+        assert not webhooks.mutate(pod(f"{host}/app:v1")).allowed
+        # Another review asks again.
+        assert webhooks.calls.count((str(status),)) == number

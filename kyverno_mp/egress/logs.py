@@ -1,0 +1,67 @@
+"""Call transparency logs and TUF mirrors for rules: by the rules for services.
+
+Room: egress. Takes: the operator's lists of hosts, RegistryCalls. Gives: Exchanges.
+Next: webhook/images.py. May touch: the network through egress/registries.py.
+Source: docs/behaviour/lessons 4.2 rows 13, 22-24; docs/images.md (keys of logs).
+
+The author of a policy names the log, and each call is a POST. So the allowlist of
+registries, which by default names all, does not hold here: a log is called at a public
+address and by TLS, unless the allowlist for services names its host.
+"""
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import replace
+
+from kyverno_mp.egress.addresses import UrlRules
+from kyverno_mp.egress.registries import RegistryTransport
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.registry.exchange import (
+    Exchange,
+    RegistryCall,
+    RegistryResponse,
+    taken_apart,
+)
+from kyverno_mp.values.wildcard import matches
+
+
+def open_logs(
+    rules: UrlRules,
+    resolve: Callable[[str], list[str]],
+    on_call: Callable[[str], None] = lambda _outcome: None,
+) -> Exchange:
+    """Return the Exchange for logs that policies of the cluster name."""
+    transport = RegistryTransport(rules, resolve, on_call)
+
+    def call(asked: RegistryCall, deadline_ns: int) -> RegistryResponse:
+        parts, _ = taken_apart(asked.url)
+        host = (parts.hostname or "").rstrip(".")
+        if parts.scheme != "https" and not _is_named(host, rules):
+            text = f"calls to {host} are not allowed without TLS"
+            raise ExpressionFailed("reach.denied", text)
+        return transport(asked, deadline_ns)
+
+    return call
+
+
+def tenants_rules(rules: UrlRules) -> UrlRules:
+    """Return the rules for logs that namespaced policies name.
+
+    What the operator allows holds for them only if they may call services.
+    """
+    if rules.for_namespaced:
+        return rules
+    return replace(rules, allowed_names=(), allowed_networks=())
+
+
+def _is_named(host: str, rules: UrlRules) -> bool:
+    if any(matches(name, host) for name in rules.allowed_names):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return any(
+        address.version == one.version and address in one
+        for one in rules.allowed_networks
+    )

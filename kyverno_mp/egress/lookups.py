@@ -1,0 +1,80 @@
+"""Resolve names within a deadline: a slow name server holds up nobody past it.
+
+Room: egress. Takes: a resolver that may hang, host names. Gives: Lookups.
+Next: egress/registries.py. May touch: threads of its own; DNS through the resolver.
+Source: docs/behaviour/lessons 4.2 rows 5-8 (no wait without a bound).
+
+The C library's resolver takes no timeout, and the author of a Pod chooses the name. So
+each look-up has a thread that nobody waits for longer than he has time.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.limits import REGISTRY_LOOKUPS_MAX
+
+
+class Lookups:
+    """Look-ups of one process; threads share those of one name."""
+
+    def __init__(self, resolve: Callable[[str], list[str]]) -> None:
+        self._resolve = resolve
+        self._places = threading.BoundedSemaphore(REGISTRY_LOOKUPS_MAX)
+        self._running: dict[str, Future[list[str]]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, host: str, deadline_ns: int) -> list[str]:
+        """Return the addresses.
+
+        Raises: DeadlinePassed; what the resolver raises.
+        """
+        try:
+            return self._begun(host, deadline_ns).result(_left_s(deadline_ns))
+        except FutureTimeout:
+            raise _late(host) from None
+
+    def _begun(self, host: str, deadline_ns: int) -> "Future[list[str]]":
+        with self._lock:
+            found = self._running.get(host)
+        if found is not None:
+            return found
+        if not self._places.acquire(timeout=_left_s(deadline_ns)):
+            raise _late(host)
+        own: Future[list[str]] = Future()
+        with self._lock:
+            found = self._running.setdefault(host, own)
+        if found is not own:
+            self._places.release()
+            return found
+        threading.Thread(
+            target=self._look_up, args=(host, own), name="lookup", daemon=True
+        ).start()
+        return own
+
+    def _look_up(self, host: str, own: "Future[list[str]]") -> None:
+        try:
+            found = self._resolve(host)
+        except Exception as error:  # noqa: BLE001 - its waiters get it
+            self._end(host)
+            own.set_exception(error)
+        else:
+            self._end(host)
+            own.set_result(found)
+
+    def _end(self, host: str) -> None:
+        with self._lock:
+            del self._running[host]
+        self._places.release()
+
+
+def _left_s(deadline_ns: int) -> float:
+    return max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+
+
+def _late(host: str) -> DeadlinePassed:
+    text = f"lookup {host}: no answer in time"
+    return DeadlinePassed("registry.deadline", text)
