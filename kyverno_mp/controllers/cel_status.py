@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kyverno_mp.compiler.autogen_cel import copies_of
+from kyverno_mp.compiler.validating_policy import is_on
 from kyverno_mp.policy.validating_policy import (
     AnyValidatingPolicy,
     ValidatingPolicySpec,
@@ -59,12 +60,13 @@ def cel_status_of(
     text = _CONFIGURED if ready else message[:_MESSAGE_CHARACTERS_MAX]
     ours = [
         _condition(
-            WEBHOOK_CONFIGURED, text or _NOT_CONFIGURED, given, since, holds=ready
-        ),
-        _condition(
             RBAC_GRANTED, _permissions(missing), given, since, holds=not missing
         ),
     ]
+    # KYVERNO: a policy for scans alone has no webhook to be configured.
+    if not (ready and _is_for_scans(policy)):
+        text = text or _NOT_CONFIGURED
+        ours.insert(0, _condition(WEBHOOK_CONFIGURED, text, given, since, holds=ready))
     others = [one for one in given if one.get("type") not in _OURS]
     configs = {name: _config_of(spec) for name, spec in copies_of(policy.spec)}
     return {
@@ -77,6 +79,13 @@ def cel_status_of(
         },
         "generated": before.get("generated") is True,
     }
+
+
+def _is_for_scans(policy: AnyValidatingPolicy) -> bool:
+    evaluation = policy.spec.evaluation
+    return evaluation is not None and (
+        is_on(evaluation.background) and not is_on(evaluation.admission)
+    )
 
 
 def _permissions(missing: Sequence[str]) -> str:
