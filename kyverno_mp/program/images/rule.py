@@ -22,6 +22,7 @@ from kyverno_mp.program.bodies.outcome import Outcome, cut
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.images.attestations import link_checks, verify_attestations
 from kyverno_mp.program.images.attestors import BlockReader, verify_sets
+from kyverno_mp.program.images.filled import require_filled
 from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.selection import Image, images_of, is_among
 from kyverno_mp.program.ports import ReviewedImages
@@ -67,6 +68,8 @@ class _LinkedBlock:
         """Substitute the variables of the entry. Raises: ExpressionFailed."""
         try:
             raw = self.settings(scope)
+            if not self.ir.settings.is_constant:
+                require_filled(self.ir.settings.source, raw)
             return msgspec.convert(raw, ImageVerification)
         except (ExpressionFailed, msgspec.ValidationError) as error:
             reason = getattr(error, "message", str(error))
