@@ -43,14 +43,45 @@ class ImageState:
 
     ``given``: the object before the first rule of the current policy; its images are
     the images of all rules of the policy, so that a digest which one rule writes hides
-    no image from the next. ``outcomes``: by reference, shared by all policies, as in
-    one annotation.
+    no image from the next. ``enforced`` and ``audited``: outcomes by reference, shared
+    by all policies of the failure action; ``audits``: that of the current policy.
     """
 
     images: ReviewedImages
     resource: dict[str, Json]
     given: dict[str, Json] = field(default_factory=dict)
-    outcomes: dict[str, str] = field(default_factory=dict)
+    enforced: dict[str, str] = field(default_factory=dict)
+    audited: dict[str, str] = field(default_factory=dict)
+    audits: bool = False
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """The record of the object; what is audited denies nothing to others."""
+        return {**self.audited, **self.enforced}
+
+    def record(self, text: str, status: str, given: str = "") -> None:
+        """Record an outcome. SAFETY: nothing hides a failure.
+
+        ``given``: the reference before a digest was written.
+
+        KYVERNO: a skip replaces a pass, and the check accepts both
+        (docs/behaviour/images 2.7).
+        """
+        known = self.audited if self.audits else self.enforced
+        if result.FAIL in (known.get(text), known.get(given)):
+            status = result.FAIL
+        known[text] = _RECORDED.get(status, result.FAIL)
+
+    def restore(self, before: "ImageState") -> None:
+        """Return to a former state. SAFETY: with the failures since then."""
+        self.resource = before.resource
+        for known, former in (
+            (self.enforced, before.enforced),
+            (self.audited, before.audited),
+        ):
+            failed = {key: one for key, one in known.items() if one == result.FAIL}
+            known.clear()
+            known.update({**former, **failed})
 
 
 class _LinkedBlock:
@@ -118,6 +149,10 @@ class LinkedImageRule:
             outcomes.extend(self._verified(request, scope, state, images))
         except InputError as error:
             outcomes.append(Outcome(result.ERROR, error.message))
+            _record_failed(state, images)
+        except Exception:
+            _record_failed(state, images)
+            raise
         state.resource = annotated(state.resource, state.outcomes)
         return [self._result(scope, outcome) for outcome in outcomes]
 
@@ -151,7 +186,7 @@ class LinkedImageRule:
             for image in images:
                 if _is_unchanged(image, state.given, request):
                     # KYVERNO: without a result (docs/behaviour/images 2.3).
-                    state.outcomes[image.text] = result.PASS
+                    state.record(image.text, result.PASS)
                     continue
                 run = _BlockRun(self, linked, blocks, reader, scope)
                 yield from run.on(image, state)
@@ -217,7 +252,7 @@ class _BlockRun:
                 )
         if verdict is not None:
             if block.attestors or block.attestations:
-                _record(state.outcomes, text, verdict.status)
+                state.record(text, verdict.status, image.text)
             outcomes.append(verdict)
         return outcomes
 
@@ -274,14 +309,10 @@ class _BlockRun:
         return Outcome(result.PASS, f"verifyImages validation is passed in {name} rule")
 
 
-def _record(outcomes: dict[str, str], text: str, status: str) -> None:
-    """Record an outcome. SAFETY: a skip never hides a failure.
-
-    KYVERNO: it replaces a pass, and the check accepts both (docs/behaviour/images 2.7).
-    """
-    found = _RECORDED.get(status, result.FAIL)
-    if found != result.SKIP or outcomes.get(text) != result.FAIL:
-        outcomes[text] = found
+def _record_failed(state: ImageState, images: list[Image]) -> None:
+    """Record for a rule that raised: the pass of another is no pass of this one."""
+    for image in images:
+        state.record(image.text, result.FAIL)
 
 
 def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> bool:
