@@ -50,6 +50,8 @@ class ImageState:
     images: ReviewedImages
     resource: dict[str, Json]
     given: dict[str, Json] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    """What the tags of the object were resolved to first."""
     enforced: dict[str, str] = field(default_factory=dict)
     audited: dict[str, str] = field(default_factory=dict)
     audits: bool = False
@@ -58,6 +60,27 @@ class ImageState:
     def outcomes(self) -> dict[str, str]:
         """The record of the object; what is audited denies nothing to others."""
         return {**self.audited, **self.enforced}
+
+    def resolved(self, image: Image, reader: BlockReader) -> str:
+        """Return the digest that all blocks verify.
+
+        SAFETY: another access to a registry may read another image by the same tag.
+        Raises: ExpressionFailed, DependencyError.
+        """
+        found = reader.images.digest(image.text, reader.access, reader.deadline_ns)
+        first = self.digests.setdefault(image.text, found)
+        if found != first:
+            text = f"{image.text} was resolved to {first}, and then to {found}"
+            raise ExpressionFailed("image.digest", text)
+        return found
+
+    def current(self, image: Image) -> str:
+        """Return the reference as the object has it now."""
+        first = self.digests.get(image.text)
+        now = _at(self.resource, image.pointer)
+        if first is None or not str(now).endswith(f"@{first}"):
+            return image.text
+        return image.at(first)
 
     def record(self, text: str, status: str, given: str = "") -> None:
         """Record an outcome. SAFETY: nothing hides a failure.
@@ -238,6 +261,12 @@ class _BlockRun:
         finally:
             # Predicates of one image are no facts about the next.
             self.scope.root = before
+        if verdict is not None and verdict.status == result.PASS and not image.digest:
+            try:
+                state.resolved(image, self.reader)
+            except (ExpressionFailed, DependencyError) as error:
+                reason = f"failed to verify image {image.text}: {error.message}"
+                verdict = Outcome(result.ERROR, reason)
         text = image.text
         if block.mutate_digest and not image.digest:
             try:
@@ -253,14 +282,18 @@ class _BlockRun:
         if verdict is not None:
             if block.attestors or block.attestations:
                 state.record(text, verdict.status, image.text)
+                if verdict.status not in _RECORDED:
+                    state.record(state.current(image), verdict.status)
             outcomes.append(verdict)
         return outcomes
 
     def _write_digest(self, image: Image, state: ImageState) -> str:
         """Append the digest to the image in the object; return the new reference."""
-        reader = self.reader
-        digest = reader.images.digest(image.text, reader.access, reader.deadline_ns)
+        digest = state.resolved(image, self.reader)
         value = f"{image.with_tag}@{digest}"
+        now = _at(state.resource, image.pointer)
+        if now not in (value, _at(state.given, image.pointer)):
+            raise ExpressionFailed("image.digest", f"another rule has written {now}")
         patch = [{"op": "replace", "path": image.pointer, "value": value}]
         state.resource = apply_patch(state.resource, patch, self.scope.runtime)
         return image.at(digest)
@@ -312,7 +345,7 @@ class _BlockRun:
 def _record_failed(state: ImageState, images: list[Image]) -> None:
     """Record for a rule that raised: the pass of another is no pass of this one."""
     for image in images:
-        state.record(image.text, result.FAIL)
+        state.record(state.current(image), result.FAIL)
 
 
 def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> bool:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.image_rig import Contents, Signer
+from kyverno_mp.values.jsonvalue import Json
+from tests.image_rig import OCI, Contents, Repository, Signer
 from tests.unit.webhook.test_images import (
     Webhooks,
     block,
@@ -97,3 +98,39 @@ def test_an_audited_failure_denies_nothing_to_others(
     done = webhooks.mutate(pod(f"{host}/app@{digest}"))
     assert done.outcomes == {f"{host}/app@{digest}": "pass"}
     assert webhooks.validate(done.object).allowed
+
+
+@pytest.mark.parametrize("mutates", [True, False])
+@pytest.mark.parametrize("mode", ["Fail", "Ignore"])
+def test_all_blocks_verify_the_same_digest(
+    contents: Contents,
+    host: str,
+    tmp_path: Path,
+    mode: str,
+    mutates: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """A registry may answer by credentials: the digest that is written is verified."""
+    one, other = Signer(), Signer()
+    repository = Repository("app")
+    first = repository.image("v1", "first")
+    repository.sign(first, one)
+    second = repository.image("v1", "second")
+    repository.sign(second, other)
+    repository.load(contents)
+    content = next(body for tag, body in repository.manifests if tag == "v1")
+    path = "/v2/app/manifests/v1"
+    contents.once["GET", path] = (200, {"Content-Type": OCI}, content)
+    access: dict[str, Json] = {"secrets": ["other"]}
+    blocks = (
+        block(host, one),
+        block(host, other, imageRegistryCredentials=access, mutateDigest=mutates),
+    )
+    path_of = mode.lower().encode()
+    webhooks = Webhooks(policy("p", *blocks, failurePolicy=mode), tmp_path / "c")
+    done = webhooks.ask(b"/mutate/" + path_of, pod(f"{host}/app:v1"))
+    assert contents.once == {}
+    assert done.allowed is (mode == "Ignore")
+    if mode == "Ignore":
+        assert done.images == [f"{host}/app:v1@{first}"]
+        assert done.outcomes[f"{host}/app@{first}"] == "fail"
+        assert not webhooks.ask(b"/validate/" + path_of, done.object).allowed
