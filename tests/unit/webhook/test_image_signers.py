@@ -6,6 +6,7 @@ import pytest
 import yaml
 from cryptography import x509
 
+from kyverno_mp.images.proof import Layer
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook import images as served
 from tests.image_rig import Contents, Repository, payload_for
@@ -113,3 +114,51 @@ def test_an_identity_from_a_variable_is_required(
     for signer, allowed in ((_stranger(sigstore), False), (sigstore.leaf(), True)):
         _signed_by(contents, sigstore, signer)
         assert webhooks.mutate(asked).allowed is allowed
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_strangers_statement_decides_no_condition(
+    contents: Contents,
+    host: str,
+    tmp_path: Path,
+    sigstore: Sigstore,
+    first: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    repository = Repository("app")
+    digest = repository.image()
+    subject = [{"name": "i", "digest": {"sha256": digest[7:]}}]
+
+    def stated(signer: Issued, kind: str, critical: int) -> Layer:
+        return sigstore.attestation(
+            signer,
+            predicateType=kind,
+            predicate={"critical": critical, "found": critical},
+            subject=subject,
+        )
+
+    foreign = stated(_stranger(sigstore), "other", 0)
+    own_other = stated(sigstore.leaf(), "own", 0)
+    real = stated(sigstore.leaf(), "scan", 9)
+    layers = [foreign, own_other, real] if first else [real, foreign, own_other]
+    repository.attach_layers(digest, "att", layers)
+    repository.load(contents)
+
+    def allowed(critical: int) -> bool:
+        keyless = {"issuer": ISSUER, "subject": SUBJECT, "rekor": _LOG}
+        condition = {
+            "key": "{{ scan.critical }}",
+            "operator": "Equals",
+            "value": critical,
+        }
+        attestation = {
+            "name": "scan",
+            "type": "scan",
+            "attestors": [{"entries": [{"keyless": keyless}]}],
+            "conditions": [{"all": [condition]}],
+        }
+        given = {"imageReferences": [f"{host}/*"], "attestations": [attestation]}
+        webhooks = Webhooks(policy("p", given), tmp_path / str(critical))
+        return webhooks.mutate(pod(f"{host}/app:v1")).allowed
+
+    assert allowed(9)
+    assert not allowed(0)
