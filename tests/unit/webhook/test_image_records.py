@@ -1,12 +1,17 @@
 """What the record of an object says when rules disagree about an image."""
 
+import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.values.jsonvalue import Json
 from tests.image_rig import OCI, Contents, Repository, Signer
 from tests.unit.webhook.test_images import (
+    ANNOTATION,
     Webhooks,
     block,
     contents,
@@ -134,3 +139,61 @@ def test_all_blocks_verify_the_same_digest(
         assert done.images == [f"{host}/app:v1@{first}"]
         assert done.outcomes[f"{host}/app@{first}"] == "fail"
         assert not webhooks.ask(b"/validate/" + path_of, done.object).allowed
+
+
+_NEVER: dict[str, Json] = {
+    "preconditions": {"all": [{"key": "a", "operator": "Equals", "value": "b"}]}
+}
+
+
+def _skipped(name: str, given: dict[str, Json], **spec: Json) -> str:
+    """Return a policy whose rule is skipped at once."""
+    found = yaml.safe_load(policy(name, given, **spec)[4:])
+    found["spec"]["rules"][0].update(_NEVER)
+    return "---\n" + yaml.safe_dump(found)
+
+
+def test_a_forged_record_does_not_stay_where_a_rule_is_skipped(
+    contents: Contents, host: str, tmp_path: Path
+) -> None:
+    reference = f"{host}/app@{signed(contents, Signer())}"
+    forged = {ANNOTATION: json.dumps({reference: "pass"}), "note": "kept"}
+    webhooks = Webhooks(_skipped("p", block(host, Signer())), tmp_path / "c")
+    done = webhooks.mutate(pod(reference, **forged))
+    assert done.allowed
+    assert done.object["metadata"]["annotations"] == {"note": "kept"}
+
+
+def test_a_skipped_rule_leaves_the_record_of_another_path(
+    contents: Contents, host: str, tmp_path: Path
+) -> None:
+    signer = Signer()
+    signed(contents, signer)
+    policies = policy("a", block(host, signer)) + _skipped(
+        "b", block(host, signer), **_IGNORE
+    )
+    webhooks = Webhooks(policies, tmp_path / "c")
+    done = webhooks.mutate(pod(f"{host}/app:v1"))
+    again = webhooks.ask(_MUTATE, done.object)
+    assert webhooks.validate(again.object).allowed
+
+
+def test_a_forged_record_does_not_stay_where_a_review_was_late(
+    contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = f"{host}/app@{signed(contents, Signer())}"
+    asking = yaml.safe_load(policy("q", block(host, Signer()), **_IGNORE)[4:])
+    call = {"name": "x", "apiCall": {"urlPath": "/api/v1/namespaces"}}
+    asking["spec"]["rules"][0]["context"] = [call]
+    policies = _skipped("p", block(host, Signer()), **_IGNORE)
+    policies += "---\n" + yaml.safe_dump(asking)
+    webhooks = Webhooks(policies, tmp_path / "c")
+
+    def late(*_: object) -> None:
+        raise DeadlinePassed("x", "late")
+
+    monkeypatch.setattr(MutationPlan, "run", late)
+    forged = {ANNOTATION: json.dumps({reference: "pass"})}
+    done = webhooks.ask(_MUTATE, pod(reference, **forged))
+    assert done.allowed
+    assert ANNOTATION not in done.object["metadata"].get("annotations", {})
