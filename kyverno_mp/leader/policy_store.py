@@ -189,7 +189,7 @@ class PolicyStore:
             for document in self._files[name]:
                 key, place = document.key, document.place
                 if not document.known:
-                    problems.append(f"{place}: {key[0] or 'document'} is not a policy")
+                    problems.append(f"{place}: {document.why_unknown()}")
                     continue
                 found = exceptions if key[0] in EXCEPTIONS else policies
                 if key in found:

@@ -9,6 +9,7 @@ Packed bytes take a tenth of the memory of objects; equal digests mean equal doc
 
 import hashlib
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -30,6 +31,7 @@ _NAMESPACED = frozenset(
 )
 FROM_CLUSTER = "kube://"
 """Prefix of the name of a document from the API server: one object, as JSON."""
+_CEL_GROUP: Final = "policies.kyverno.io/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,14 @@ class StoredDocument:
     def raw(self) -> Json:
         """Return the document's content."""
         return msgspec.json.decode(self.packed)
+
+    def why_unknown(self) -> str:
+        """Return why a document of a kind that is not known has no effect."""
+        raw = self.raw()
+        version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
+        if version.startswith(_CEL_GROUP):
+            return f"the server does not evaluate {version} {self.key[0]}"
+        return f"{self.key[0] or 'document'} is not a policy"
 
     def file_and_line(self) -> str:
         """Return its place, "" for a document from the API server."""

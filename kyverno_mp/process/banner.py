@@ -60,6 +60,9 @@ class Banner:
             trust = f", trust {self.files.ca}"
         runs = [f"{settings.webhook_workers} webhook workers"]
         reviews = f"  reviews   {webhook}/validate{trust}\n"
+        summary = self.reporter.summary()
+        if summary.has_cel_kinds:
+            reviews += f"            {webhook}/vpol and /nvpol: ValidatingPolicies\n"
         if not settings.runs_webhook:
             runs, reviews = [], ""
         if settings.cleanup_workers:
@@ -74,7 +77,7 @@ class Banner:
             pages = f"  dashboard http://{place}/\n"
         return (
             f"kyverno-mp {__version__} is ready, {', '.join(runs)}\n"
-            f"  {self.reporter.summary().text()}\n"
+            f"  {summary.text()}\n"
             f"{reviews}"
             f"{pages}"
             f"  health    {health}/health/readiness\n"

@@ -3,6 +3,7 @@
 Red here means: an image counts as signed by somebody who never signed it.
 """
 
+import base64
 import copy
 import datetime as dt
 import json
@@ -242,6 +243,22 @@ def test_bounds(own: rig.Sigstore) -> None:
     made["verificationMaterial"]["tlogEntries"] = listed
     assert "too long" in reason(own, made)
     assert reason(own, b"[" * 100_000)
+
+
+def test_base64_has_one_spelling(own: rig.Sigstore) -> None:
+    """Else bytes that nobody signed could be put into a bundle."""
+    made = bundle_rig.message(own, b"image")
+    holder = made["messageSignature"]["messageDigest"]
+    other = made["messageSignature"]
+    for at, name in ((holder, "digest"), (other, "signature")):
+        right = at[name]
+        if not right.endswith("="):
+            continue
+        last = right.rstrip("=")[-1]
+        at[name] = right.replace(last + "=", chr(ord(last) + 1) + "=", 1)
+        assert base64.b64decode(at[name]) == base64.b64decode(right)
+        assert "unused bits" in reason(own, made)
+        at[name] = right
 
 
 def test_nothing_is_trusted_without_a_trust_root(own: rig.Sigstore) -> None:

@@ -5,6 +5,7 @@ images/bundles/verify.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 5; sigstore/protobuf-specs (sigstore_bundle.proto).
 """
 
+import base64
 import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -224,6 +225,9 @@ def _bytes(value: Json) -> bytes:
     found = base64_bytes(value)
     if not found:
         raise Unproved(f"{_INVALID}: a value is missing or not base64")
+    # SAFETY: upstream takes other spellings of the same bytes; what was signed has one.
+    if base64.b64encode(found).decode() != value:
+        raise Unproved(f"{_INVALID}: a value has unused bits in its base64")
     return found
 
 

@@ -221,6 +221,10 @@ def test_a_document_that_is_no_policy_is_told() -> None:
         x="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
     )
     assert policy_set.problems == ("x, line 1: ConfigMap is not a policy",)
+    kind = "apiVersion: policies.kyverno.io/v1\nkind: MutatingPolicy\n"
+    policy_set = Shelf().write(x=kind + "metadata: {name: a}\n")
+    text = "the server does not evaluate policies.kyverno.io/v1 MutatingPolicy"
+    assert policy_set.problems == (f"x, line 1: {text}",)
 
 
 def test_of_two_policies_with_one_name_the_later_counts() -> None:
