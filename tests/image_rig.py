@@ -10,7 +10,7 @@ import http.server
 import json
 import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from kyverno_mp.images.proof import Layer
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.reference import Reference
 
@@ -209,14 +210,23 @@ class Repository:
 
     def attach(self, digest: str, suffix: str, layers: list[tuple[bytes, str]]) -> None:
         """Add a manifest of signed layers: (payload, signature)."""
+        name = "dev.cosignproject.cosign/signature"
+        signed = [
+            Layer(digest_of(payload), payload, {name: signature})
+            for payload, signature in layers
+        ]
+        self.attach_layers(digest, suffix, signed)
+
+    def attach_layers(self, digest: str, suffix: str, layers: Sequence[Layer]) -> None:
+        """Add a manifest of layers with any annotations."""
         listed = [
             {
                 "mediaType": "application/octet-stream",
-                "digest": self._blob(payload),
-                "size": len(payload),
-                "annotations": {"dev.cosignproject.cosign/signature": signature},
+                "digest": self._blob(one.payload),
+                "size": len(one.payload),
+                "annotations": dict(one.annotations),
             }
-            for payload, signature in layers
+            for one in layers
         ]
         tag = f"{digest.replace(':', '-')}.{suffix}"
         self._manifest(tag, self._blob(b"{}"), listed)

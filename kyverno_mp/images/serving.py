@@ -29,7 +29,7 @@ from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.image import image_data
 from kyverno_mp.values.jsonvalue import Json
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 """Of what the entries mean."""
 Flights = dict[tuple[str, RegistryAccess], "Future[str]"]
 """The look-ups of tags that are under way in this process."""

@@ -75,6 +75,9 @@ def terms_of(
     key = _key(asked)
     if key is None and asked.chain:
         roots = _pool(asked.chain, "failed to load certificates")
+    elif key is None and not asked.is_keyless:
+        # SAFETY: the roots of the trust root vouch for anyone.
+        raise failed("the attestor names no key, certificate or identity")
     elif key is None and not roots:
         try:
             roots = tuple(trust.fulcio_roots(deadline_ns))

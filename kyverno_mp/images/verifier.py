@@ -158,11 +158,17 @@ class ImageReview:
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
         layers = artifacts.signatures(place, digest, "att", until)
-        found = verified_statements(layers, digest, terms)
-        for one in found:
-            # KYVERNO: one statement of the type by another identity fails them all.
-            if one.content.get("type") == asked.predicate_type:
+        found = []
+        for one in verified_statements(layers, digest, terms):
+            try:
                 require_identity([one.certificate], asked.identity)
+            except ExpressionFailed:
+                # KYVERNO: one of the type by another identity fails them all.
+                if one.content.get("type") == asked.predicate_type:
+                    raise
+                # SAFETY: upstream shows conditions what a stranger states.
+                continue
+            found.append(one)
         if asked.annotations:
             # KYVERNO: an envelope has no annotations, so a demand for some fails.
             check_annotations([], asked.annotations)

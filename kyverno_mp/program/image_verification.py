@@ -8,12 +8,13 @@ Source: docs/behaviour/images 2.1, 2.3; docs/behaviour/engine 0.4, 8.3.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded, DependencyError, Preempted
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program import result
-from kyverno_mp.program.action import response_action
+from kyverno_mp.program.action import ENFORCE, response_action
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
@@ -65,6 +66,10 @@ def verify_policy(
         # What is deleted has no images to run.
         return response
     request, runtime = copy_of(context.request), context.runtime
+    response.action = response_action(
+        policy, policy.rule_actions, request.namespace, request.namespace_labels
+    )
+    state.audits = response.action != ENFORCE
     state.given = state.resource
     for rule in rules:
         request.object = state.resource
@@ -86,9 +91,6 @@ def verify_policy(
             one.status in (result.PASS, result.FAIL) for one in found
         ):
             break
-    response.action = response_action(
-        policy, policy.rule_actions, request.namespace, request.namespace_labels
-    )
     response.patched_object = state.resource
     return response
 
@@ -107,7 +109,9 @@ def verify_request(
     responses: list[PolicyResponse] = []
     runtime = context.runtime
     for policy, rules in policies:
-        before, known = state.resource, dict(state.outcomes)
+        before = replace(
+            state, enforced=dict(state.enforced), audited=dict(state.audited)
+        )
         try:
             # The time that the previous policy has used is not this one's.
             runtime.begin_policy(None, is_tenant=False)
@@ -118,9 +122,9 @@ def verify_request(
             if policy.failure_policy == "Fail" or late or isinstance(error, Preempted):
                 raise
             left_out.append((policy, error))
+            state.restore(before)
             # SAFETY: an annotation that came with the object does not stay.
-            state.resource = annotated(before, known)
-            state.outcomes = known
+            state.resource = annotated(state.resource, state.outcomes)
             continue
         if response.results:
             responses.append(response)

@@ -30,6 +30,7 @@ from kyverno_mp.program.image_verification import (
 from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.matching.candidates import RuleSource
+from kyverno_mp.program.matching.rule_ref import PolicyCandidates
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import (
     MutatingPolicy,
@@ -72,13 +73,20 @@ class _Prepared:
         "policies",
         "reads_namespace",
         "reads_registry",
+        "records_alone",
     )
 
     def __init__(
-        self, policies: list[MutatingPolicy], images: list[ImagePolicy]
+        self,
+        policies: list[MutatingPolicy],
+        images: list[ImagePolicy],
+        *,
+        records_alone: bool,
     ) -> None:
         self.policies = policies
         self.images = images
+        self.records_alone = records_alone
+        """No other path verifies images of such objects."""
         everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
         everything = [*self.policies, *self.images]
         self.fails = any(p.failure_policy == "Fail" for p, _ in everything)
@@ -140,7 +148,9 @@ class MutationPlan:
         if prepared.images and not done.refusal:
             begin = self._engine.cluster_data.reviewed_images
             images = begin() if begin is not None else UnreadImages(_NO_REGISTRY)
-            self._verify(prepared.images, images, done, context)
+            self._verify(
+                prepared.images, images, done, context, owns=prepared.records_alone
+            )
         return done
 
     def _verify(
@@ -149,15 +159,21 @@ class MutationPlan:
         images: ReviewedImages,
         done: Mutations,
         context: RequestContext,
+        *,
+        owns: bool,
     ) -> None:
         """Verify the images of the changed object; ``done`` gets the whole patch.
 
-        Raises: as ``verify_request``, BudgetExceeded for a patch that is too large.
+        ``owns``: a record that no rule has written does not stay. Raises: as
+        ``verify_request``, BudgetExceeded for a patch that is too large.
         """
         resource = self._request.object if done.reached is None else done.reached[1]
         state = ImageState(images, resource)
         within = self._changed_context(context, resource)
         done.verified = verify_request(policies, within, state, done.left_out)
+        if owns:
+            # SAFETY: it came with the object, and proves nothing.
+            state.resource = annotated(state.resource, state.outcomes)
         if state.resource is not resource:
             done.patch = answer_patch(context, state.resource)
 
@@ -216,16 +232,14 @@ class MutationPlan:
         return done
 
     def _verify_rest(self, done: Mutations, context: RequestContext) -> None:
-        assert done.reached is not None
         rest = [
             (policy, rules)
             for policy, rules in self._prepared.images
             if not any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
         ]
-        self._verify(rest, UnreadImages(_TOO_LATE), done, context)
-        if len(rest) < len(self._prepared.images) and not done.verified:
-            resource = annotated(done.reached[1], {})
-            done.patch = answer_patch(context, resource)
+        prepared = self._prepared
+        owns = prepared.records_alone or len(rest) < len(prepared.images)
+        self._verify(rest, UnreadImages(_TOO_LATE), done, context, owns=owns)
 
 
 class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
@@ -237,7 +251,9 @@ class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
         super().__init__(engine, source, _prepare, MutationPlan)
 
 
-def _prepare(picked: Picked[Changing]) -> _Prepared | None:
+def _prepare(
+    picked: Picked[Changing], elsewhere: Sequence[PolicyCandidates[Changing]]
+) -> _Prepared | None:
     policies: list[MutatingPolicy] = []
     images: list[ImagePolicy] = []
     for policy, linked in picked:
@@ -247,4 +263,11 @@ def _prepare(picked: Picked[Changing]) -> _Prepared | None:
         verifying = [rule for rule in linked if isinstance(rule, LinkedImageRule)]
         if verifying:
             images.append((policy, verifying))
-    return _Prepared(policies, images) if policies or images else None
+    if not (policies or images):
+        return None
+    alone = bool(images) and not any(
+        isinstance(ref.linked, LinkedImageRule)
+        for candidate in elsewhere
+        for ref in candidate.rules
+    )
+    return _Prepared(policies, images, records_alone=alone)

@@ -30,6 +30,7 @@ from kyverno_mp.program.batch_layout import Chosen
 from kyverno_mp.program.engine import Engine, checks_images
 from kyverno_mp.program.matching.candidates import RuleSource
 from kyverno_mp.program.matching.match import reads_namespace_labels
+from kyverno_mp.program.matching.rule_ref import PolicyCandidates
 from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.reporting import Reporting
@@ -370,6 +371,7 @@ class ValidationPlanner(PlannerOf[LinkedRule, _Prepared, ValidationPlan]):
 
 def _prepare(
     picked: Picked[LinkedRule],
+    _elsewhere: Sequence[PolicyCandidates[LinkedRule]],
     background_user: str | None,
     reporting: Reporting | None,
 ) -> _Prepared | None:

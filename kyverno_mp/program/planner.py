@@ -36,10 +36,15 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
         self,
         engine: Engine,
         source: RuleSource[Linked],
-        prepare: Callable[[Picked[Linked]], Prepared | None],
+        prepare: Callable[
+            [Picked[Linked], Sequence[PolicyCandidates[Linked]]], Prepared | None
+        ],
         make: Callable[[Engine, Request, Prepared], PlanT],
     ) -> None:
-        """``prepare`` does the work that all requests with these candidates share."""
+        """``prepare`` does the work that all requests with these candidates share.
+
+        It takes the policies of the path, and the candidates of other paths.
+        """
         self._engine = engine
         self._source = source
         self._prepare = prepare
@@ -73,8 +78,8 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
                 self._memo.clear()
             if pace is not None:
                 self._link(candidates, pace)
-            picked = _pick(candidates, failure_policies, policy_key)
-            known = self._memo[key] = candidates, self._prepare(picked)
+            picked, elsewhere = _pick(candidates, failure_policies, policy_key)
+            known = self._memo[key] = candidates, self._prepare(picked, elsewhere)
         prepared = known[1]
         if prepared is None:
             return None
@@ -111,14 +116,17 @@ def _pick(
     candidates: Sequence[PolicyCandidates[Linked]],
     failure_policies: frozenset[str],
     key: str,
-) -> Picked[Linked]:
+) -> tuple[Picked[Linked], list[PolicyCandidates[Linked]]]:
     picked: Picked[Linked] = []
+    others: list[PolicyCandidates[Linked]] = []
     for candidate in candidates:
         policy = candidate.policy
         # A path for one policy selects that policy, regardless of its suffix.
         elsewhere = (
             policy.key != key if key else policy.failure_policy not in failure_policies
         )
-        if policy.admission and not elsewhere:
+        if policy.admission and elsewhere:
+            others.append(candidate)
+        elif policy.admission:
             picked.append((policy, [ref.linked for ref in candidate.rules]))
-    return picked
+    return picked, others

@@ -110,10 +110,10 @@ class SignatureQuery(NamedTuple):
     """One attestor of an image: a key, a certificate, or any certificate below roots.
 
     ``key``: PEM text or a reference; ``chain``: roots of certificates, or what is above
-    ``certificate``; without any of them the roots are those of the trust root.
-    Signatures are in ``repository``, "" = that of the image. ``predicate_type``: the
-    statements that must have the identity, or that are looked up; ``form``: the
-    block's type. ``is_tenants``: a namespaced policy asks.
+    ``certificate``; ``is_keyless``: by identity, whose roots are those of the trust
+    root if there are no others. Signatures are in ``repository``, "" = that of the
+    image. ``predicate_type``: the statements that must have the identity, or that are
+    looked up; ``form``: the block's type. ``is_tenants``: a namespaced policy asks.
     """
 
     image: str
@@ -122,6 +122,7 @@ class SignatureQuery(NamedTuple):
     chain: str = ""
     roots: str = ""
     identity: Identity = Identity()
+    is_keyless: bool = False
     logs: LogTerms = LogTerms()
     algorithm: str = "sha256"
     annotations: Mapping[str, str] = {}

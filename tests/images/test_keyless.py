@@ -403,6 +403,7 @@ def test_a_timestamp_stands_for_the_log() -> None:
 _QUERY: Final = SignatureQuery(
     "app",
     roots=pem(RIG.root.certificate),
+    is_keyless=True,
     logs=LogTerms(key=pem_key(RIG.rekor), scts_key=pem_key(RIG.ctlog)),
 )
 
@@ -415,6 +416,10 @@ _QUERY: Final = SignatureQuery(
             "failed to load Root certificates: error creating",
         ),
         (_QUERY._replace(roots=""), "failed to get roots from fulcio: no TUF"),
+        (
+            _QUERY._replace(roots="", is_keyless=False),
+            "the attestor names no key, certificate or identity",
+        ),
         (_QUERY._replace(chain="x"), "failed to load certificates: error creating"),
         (_QUERY._replace(logs=LogTerms()), "failed to load Rekor public keys: no TUF"),
         (

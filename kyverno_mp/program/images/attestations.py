@@ -135,17 +135,22 @@ class _Attestation:
         return f"{place}: {reason}" if reason else ""
 
     def _show(self, statements: Sequence[dict[str, Json]], scope: RuleContext) -> None:
-        """Set the variable with the attestation's name to the first predicate."""
-        for statement in statements:
-            predicate = statement.get("predicate")
-            if type(predicate) is dict:
+        """Set the variable with the attestation's name to the first predicate.
+
+        SAFETY: to the first of the wanted type; upstream takes one of any type.
+        """
+        shown = [one for one in statements if type(one.get("predicate")) is dict]
+        if not shown:
+            raise ExpressionFailed(
+                "image.predicate", "predicate not found in any statement"
+            )
+        for statement in shown:
+            if statement.get("type") == self._type:
+                predicate = statement["predicate"]
                 scope.runtime.charge(weigh(predicate, scope.runtime.charge))
                 if self._given.name:
                     scope.root = {**scope.root, self._given.name: predicate}
                 return
-        raise ExpressionFailed(
-            "image.predicate", "predicate not found in any statement"
-        )
 
     def _resolve(self) -> None:
         """KYVERNO: only some forms tell the digest (docs/behaviour/images 2.3)."""

@@ -86,10 +86,9 @@ class BlockReader(NamedTuple):
             identity = _identity_of(entry.keyless)
             logs = _logs_of(entry.keyless.rekor, entry.keyless.ctlog)
         else:
-            # SAFETY: an attestor without a signer would mean "signed by anyone".
-            raise ExpressionFailed(
-                "image.attestor", "the attestor names no key, certificate or identity"
-            )
+            raise _nobody()
+        if not (key or certificate or chain or entry.keyless):
+            raise _nobody()
         return SignatureQuery(
             image=image,
             key=key,
@@ -97,6 +96,7 @@ class BlockReader(NamedTuple):
             chain=chain,
             roots=roots,
             identity=identity,
+            is_keyless=entry.keyless is not None,
             logs=logs,
             algorithm=algorithm,
             # KYVERNO: an entry's annotations replace those of the block.
@@ -119,6 +119,13 @@ class BlockReader(NamedTuple):
         if entry.certificates is not None:
             return ".certificates"
         return ".keyless" if entry.keyless is not None else ""
+
+
+def _nobody() -> ExpressionFailed:
+    """SAFETY: an attestor without a signer would mean "signed by anyone"."""
+    return ExpressionFailed(
+        "image.attestor", "the attestor names no key, certificate or identity"
+    )
 
 
 def _logs_of(rekor: Rekor | None, ctlog: CTLog | None) -> LogTerms:

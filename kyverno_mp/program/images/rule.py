@@ -22,6 +22,7 @@ from kyverno_mp.program.bodies.outcome import Outcome, cut
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.images.attestations import link_checks, verify_attestations
 from kyverno_mp.program.images.attestors import BlockReader, verify_sets
+from kyverno_mp.program.images.filled import require_filled
 from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.selection import Image, images_of, is_among
 from kyverno_mp.program.ports import ReviewedImages
@@ -42,14 +43,68 @@ class ImageState:
 
     ``given``: the object before the first rule of the current policy; its images are
     the images of all rules of the policy, so that a digest which one rule writes hides
-    no image from the next. ``outcomes``: by reference, shared by all policies, as in
-    one annotation.
+    no image from the next. ``enforced`` and ``audited``: outcomes by reference, shared
+    by all policies of the failure action; ``audits``: that of the current policy.
     """
 
     images: ReviewedImages
     resource: dict[str, Json]
     given: dict[str, Json] = field(default_factory=dict)
-    outcomes: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    """What the tags of the object were resolved to first."""
+    enforced: dict[str, str] = field(default_factory=dict)
+    audited: dict[str, str] = field(default_factory=dict)
+    audits: bool = False
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """The record of the object; what is audited denies nothing to others."""
+        return {**self.audited, **self.enforced}
+
+    def resolved(self, image: Image, reader: BlockReader) -> str:
+        """Return the digest that all blocks verify.
+
+        SAFETY: another access to a registry may read another image by the same tag.
+        Raises: ExpressionFailed, DependencyError.
+        """
+        found = reader.images.digest(image.text, reader.access, reader.deadline_ns)
+        first = self.digests.setdefault(image.text, found)
+        if found != first:
+            text = f"{image.text} was resolved to {first}, and then to {found}"
+            raise ExpressionFailed("image.digest", text)
+        return found
+
+    def current(self, image: Image) -> str:
+        """Return the reference as the object has it now."""
+        first = self.digests.get(image.text)
+        now = _at(self.resource, image.pointer)
+        if first is None or not str(now).endswith(f"@{first}"):
+            return image.text
+        return image.at(first)
+
+    def record(self, text: str, status: str, given: str = "") -> None:
+        """Record an outcome. SAFETY: nothing hides a failure.
+
+        ``given``: the reference before a digest was written.
+
+        KYVERNO: a skip replaces a pass, and the check accepts both
+        (docs/behaviour/images 2.7).
+        """
+        known = self.audited if self.audits else self.enforced
+        if result.FAIL in (known.get(text), known.get(given)):
+            status = result.FAIL
+        known[text] = _RECORDED.get(status, result.FAIL)
+
+    def restore(self, before: "ImageState") -> None:
+        """Return to a former state. SAFETY: with the failures since then."""
+        self.resource = before.resource
+        for known, former in (
+            (self.enforced, before.enforced),
+            (self.audited, before.audited),
+        ):
+            failed = {key: one for key, one in known.items() if one == result.FAIL}
+            known.clear()
+            known.update({**former, **failed})
 
 
 class _LinkedBlock:
@@ -67,6 +122,8 @@ class _LinkedBlock:
         """Substitute the variables of the entry. Raises: ExpressionFailed."""
         try:
             raw = self.settings(scope)
+            if not self.ir.settings.is_constant:
+                require_filled(self.ir.settings.source, raw)
             return msgspec.convert(raw, ImageVerification)
         except (ExpressionFailed, msgspec.ValidationError) as error:
             reason = getattr(error, "message", str(error))
@@ -115,6 +172,10 @@ class LinkedImageRule:
             outcomes.extend(self._verified(request, scope, state, images))
         except InputError as error:
             outcomes.append(Outcome(result.ERROR, error.message))
+            _record_failed(state, images)
+        except Exception:
+            _record_failed(state, images)
+            raise
         state.resource = annotated(state.resource, state.outcomes)
         return [self._result(scope, outcome) for outcome in outcomes]
 
@@ -153,7 +214,7 @@ class LinkedImageRule:
             for image in images:
                 if _is_unchanged(image, state.given, request):
                     # KYVERNO: without a result (docs/behaviour/images 2.3).
-                    state.outcomes[image.text] = result.PASS
+                    state.record(image.text, result.PASS)
                     continue
                 run = _BlockRun(self, linked, blocks, reader, scope)
                 yield from run.on(image, state)
@@ -205,6 +266,12 @@ class _BlockRun:
         finally:
             # Predicates of one image are no facts about the next.
             self.scope.root = before
+        if verdict is not None and verdict.status == result.PASS and not image.digest:
+            try:
+                state.resolved(image, self.reader)
+            except (ExpressionFailed, DependencyError) as error:
+                reason = f"failed to verify image {image.text}: {error.message}"
+                verdict = Outcome(result.ERROR, reason)
         text = image.text
         if block.mutate_digest and not image.digest:
             try:
@@ -219,15 +286,19 @@ class _BlockRun:
                 )
         if verdict is not None:
             if block.attestors or block.attestations:
-                _record(state.outcomes, text, verdict.status)
+                state.record(text, verdict.status, image.text)
+                if verdict.status not in _RECORDED:
+                    state.record(state.current(image), verdict.status)
             outcomes.append(verdict)
         return outcomes
 
     def _write_digest(self, image: Image, state: ImageState) -> str:
         """Append the digest to the image in the object; return the new reference."""
-        reader = self.reader
-        digest = reader.images.digest(image.text, reader.access, reader.deadline_ns)
+        digest = state.resolved(image, self.reader)
         value = f"{image.with_tag}@{digest}"
+        now = _at(state.resource, image.pointer)
+        if now not in (value, _at(state.given, image.pointer)):
+            raise ExpressionFailed("image.digest", f"another rule has written {now}")
         patch = [{"op": "replace", "path": image.pointer, "value": value}]
         state.resource = apply_patch(state.resource, patch, self.scope.runtime)
         return image.at(digest)
@@ -276,14 +347,10 @@ class _BlockRun:
         return Outcome(result.PASS, f"verifyImages validation is passed in {name} rule")
 
 
-def _record(outcomes: dict[str, str], text: str, status: str) -> None:
-    """Record an outcome. SAFETY: a skip never hides a failure.
-
-    KYVERNO: it replaces a pass, and the check accepts both (docs/behaviour/images 2.7).
-    """
-    found = _RECORDED.get(status, result.FAIL)
-    if found != result.SKIP or outcomes.get(text) != result.FAIL:
-        outcomes[text] = found
+def _record_failed(state: ImageState, images: list[Image]) -> None:
+    """Record for a rule that raised: the pass of another is no pass of this one."""
+    for image in images:
+        state.record(state.current(image), result.FAIL)
 
 
 def _is_unchanged(image: Image, resource: dict[str, Json], request: Request) -> bool:
