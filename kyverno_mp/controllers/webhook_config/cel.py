@@ -54,7 +54,7 @@ from kyverno_mp.values.selector import is_label_key
 _log = logging.getLogger(__name__)
 _BASES: Final = {
     "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),
-    "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol"),
+    "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol-keys"),
 }
 _NAMESPACE: Final = "namespaceObject"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
@@ -106,7 +106,10 @@ def cel_name_of(policy: AnyValidatingPolicy) -> PolicyName:
 
 @dataclass(slots=True)
 class _Webhook:
-    """A webhook under construction; ``own``: the one policy that it is for."""
+    """A webhook under construction; ``own``: the one policy that it is for.
+
+    ``names``: the parts of its path, one for each policy.
+    """
 
     failure_policy: str
     names: list[str] = field(default_factory=list)
@@ -117,7 +120,7 @@ class _Webhook:
 
     def take(self, policy: AnyValidatingPolicy) -> None:
         """Add one policy."""
-        self.names.append(policy.metadata.name)
+        self.names.append(_path_of(policy))
         self.namespaces.add(policy.metadata.namespace)
         self.entries.update(_entries_of(policy))
 
@@ -140,6 +143,14 @@ def cel_webhooks(
         if webhook.entries
     ]
     return sorted(found, key=lambda webhook: str(webhook["name"]))
+
+
+def _path_of(policy: AnyValidatingPolicy) -> str:
+    """Return a policy's part of a path, with its namespace.
+
+    Upstream names no namespaces, so a worker cannot tell that it lacks a policy.
+    """
+    return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
 
 
 def _is_ours(policy: AnyValidatingPolicy) -> bool:
@@ -171,7 +182,7 @@ def _webhooks(
             yield own
             continue
         webhook = shared.setdefault(failure_policy, _Webhook(failure_policy))
-        names = [*webhook.names, policy.metadata.name]
+        names = [*webhook.names, _path_of(policy)]
         if len("/".join(names)) > WEBHOOK_PATH_CHARACTERS_MAX:
             full.append(webhook)
             webhook = shared[failure_policy] = _Webhook(failure_policy)

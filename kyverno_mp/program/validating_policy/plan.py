@@ -9,7 +9,7 @@ Pure policies run before those that may wait for calls, so that a slow call take
 time from them. A policy that cannot be evaluated affects no other policy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -171,26 +171,32 @@ class CelPlanner:
     ) -> CelPlan | None:
         """Select the policies of a path; None when none applies.
 
-        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does;
-        SnapshotUnusable for a policy that another replica registered and that this
-        worker does not know yet.
+        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
         """
-        namespace = ""
-        if is_namespaced:
-            namespace = request.namespace
-            # The Namespace itself is not an object in it (docs/differences.md).
-            if not namespace or request.kind == "Namespace":
-                return None
-        else:
-            self._require(names)
+        if is_namespaced and not is_in_namespace(request):
+            return None
+        namespace = request.namespace if is_namespaced else ""
         found = self._source.candidates(request, namespace, pace)
         policies = [one for one in found if not names or one.ir.policy.name in names]
         return CelPlan(self._engine, request, policies) if policies else None
 
-    def _require(self, names: frozenset[str]) -> None:
-        for name in names:
-            if not self._knows(name):
-                raise SnapshotUnusable(UNKNOWN, f"policy {name} is not known yet")
+    def require(self, keys: Iterable[str]) -> None:
+        """Do nothing if the worker knows these policies.
+
+        Raises: SnapshotUnusable for a policy that another replica registered and that
+        this worker does not know yet.
+        """
+        for key in keys:
+            if not self._knows(key):
+                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+
+
+def is_in_namespace(request: Request) -> bool:
+    """Return whether the policies of the request's namespace concern its object.
+
+    The Namespace itself is not an object in it (docs/differences.md).
+    """
+    return bool(request.namespace) and request.kind != "Namespace"
 
 
 def _results(

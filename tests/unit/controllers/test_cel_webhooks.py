@@ -163,7 +163,7 @@ def test_a_namespaced_policy_gets_objects_of_its_namespace_only() -> None:
     found = webhooks(policy("p", "a"), policy("p", "b"), policy("q", "c"))
     (one,) = found.values()
     assert one["name"] == "nvpol.validate.kyverno.svc-fail"
-    assert path_of(one) == "/nvpol/p/q"
+    assert path_of(one) == "/nvpol-keys/a/p/b/p/c/q"
     terms = one["namespaceSelector"]["matchExpressions"]
     assert terms[-1]["values"] == ["a", "b", "c"]
     assert terms[-1]["operator"] == "In"

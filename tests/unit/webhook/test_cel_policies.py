@@ -38,6 +38,7 @@ PODS = {
     "operations": ["CREATE", "UPDATE"],
     "resources": ["pods"],
 }
+CLOCK = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
 NO_TEAM = {"expression": "has(object.metadata.labels)", "message": "no team"}
 
 
@@ -101,8 +102,7 @@ class Server:
         path.write_bytes(content)
         path.chmod(0o600)
         self.segment = CelPolicySegment(Segment.attach(path, CEL_POLICIES))
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-        engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
+        engine = Engine(ClusterData(cel=ports or CelPorts()), CLOCK)
         planner = CelPlanner(
             engine, CelPolicySource(engine, self.segment), self.segment.knows
         )
@@ -112,12 +112,16 @@ class Server:
         )
 
     def ask(self, path: str, **changes: Any) -> dict[str, Any]:
-        route = route_of(path.encode())
-        assert route is not None
-        answer = self.service.answer(route, b"", review(**changes))
-        assert isinstance(answer, bytes)
-        response: dict[str, Any] = json.loads(answer)["response"]
-        return response
+        return asked(self.service, path, **changes)
+
+
+def asked(service: Service, path: str, **changes: Any) -> dict[str, Any]:
+    route = route_of(path.encode())
+    assert route is not None
+    answer = service.answer(route, b"", review(**changes))
+    assert isinstance(answer, bytes)
+    response: dict[str, Any] = json.loads(answer)["response"]
+    return response
 
 
 def review(**changes: Any) -> bytes:
@@ -327,6 +331,26 @@ def test_an_unknown_policy_leaves_the_decision_to_the_api_server(
     assert caught.value.code == "webhook.policy_unknown"
 
 
+def test_a_policy_that_becomes_known_meanwhile_is_evaluated(tmp_path: Path) -> None:
+    """The leader publishes between two reads of the worker."""
+    segments = [compiled(policy("other")), compiled(policy("other"), policy())]
+    old, new = (Server(found, tmp_path).segment for found in segments)
+    engine = Engine(ClusterData(), CLOCK)
+
+    def current() -> CelPlanner:
+        """Return the planner of the old snapshot once."""
+        found = CelPlanner(engine, CelPolicySource(engine, served[0]), new.knows)
+        served[0] = new
+        return found
+
+    served = [old]
+    service = Service(
+        Dependencies(records=StubRecords(), monotonic_ns=time.monotonic_ns),
+        handlers_of(StubEvaluate(None), cel=current),
+    )
+    assert message(asked(service, "/vpol/team")) == "Policy team failed: no team"
+
+
 class TestNamespaced:
     def test_it_sees_its_own_namespace_only(self, tmp_path: Path) -> None:
         server = Server(compiled(policy("own", namespace="a")), tmp_path)
@@ -336,6 +360,27 @@ class TestNamespaced:
         assert response["allowed"] is True
         # Its path is not that of cluster policies.
         assert server.ask("/vpol")["allowed"] is True
+
+    def test_an_unknown_one_leaves_the_decision_to_the_api_server(
+        self, tmp_path: Path
+    ) -> None:
+        """A path with namespaces says which policies the worker must know."""
+        server = Server(compiled(policy("own", namespace="a")), tmp_path)
+        known = "/nvpol-keys/a/own/b/other"
+        assert message(server.ask(known)) == "Policy own failed: no team"
+        for path in ("/nvpol-keys/a/later", "/nvpol-keys/a/own/a/later"):
+            with pytest.raises(HttpError) as caught:
+                server.ask(path)
+            assert caught.value.status == 503
+            assert caught.value.code == "webhook.policy_unknown"
+        # Neither a policy of another namespace nor a Namespace needs to wait for it.
+        assert server.ask("/nvpol-keys/c/later")["allowed"] is True
+        kind = {"group": "", "version": "v1", "kind": "Namespace"}
+        resource = {"group": "", "version": "v1", "resource": "namespaces"}
+        response = server.ask("/nvpol-keys/a/later", kind=kind, resource=resource)
+        assert response["allowed"] is True
+        # Upstream's path names no namespaces.
+        assert message(server.ask("/nvpol/own/later")) == "Policy own failed: no team"
 
     def test_it_does_not_see_the_namespace_itself(self, tmp_path: Path) -> None:
         rules = [PODS | {"resources": ["*"], "operations": ["*"]}]
