@@ -76,10 +76,6 @@ def route_of(path: bytes) -> Route | None:
     if len(parts) > 1 and not parts[0] and parts[1] in CEL_WEBHOOKS:
         names = "/".join(filter(None, parts[2:]))
         return Route("/".join(parts), parts[1], BOTH, policy_key=names)
-    match parts:
-        case ["", "nvpol-keys", *keys] if keys and len(keys) % 2 == 0 and all(keys):
-            key = "/".join(("", *keys))
-            return Route("/".join(parts), NVPOL, BOTH, policy_key=key)
     # "/validate/fail/finegrained/<name>" or ".../<ns>/<name>", as Kyverno registers.
     match parts:
         case ["", ("validate" | "mutate") as webhook, suffix, "finegrained", *key] if (
@@ -88,6 +84,9 @@ def route_of(path: bytes) -> Route | None:
             return Route(
                 "/".join(parts), webhook, _SUFFIXES[suffix], policy_key="/".join(key)
             )
+        case ["", "nvpol-keys", *pairs] if pairs and len(pairs) % 2 == 0 and all(pairs):
+            named = "/".join(("", *pairs))
+            return Route("/".join(parts), NVPOL, BOTH, policy_key=named)
     return None
 
 

@@ -310,6 +310,39 @@ def test_a_bad_exception_revokes_nothing(tmp_path: Path) -> None:
     assert Server(found, tmp_path).ask("/vpol/team")["allowed"] is False
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "resource.get('v1', 'secrets', 'a', 's').kind == 'x'",
+        "resource.Post('v1', 'configmaps', 'a', {}).kind == 'x'",
+        "http.get('https://a.example') != null",
+        "http.Post('https://a.example', object) != null",
+        "globalContext.get('g', '') != null",
+        "image.getMetadata('i') != null",
+        "[resource][0].get('v1', 'secrets', 'a', 's').kind == 'x'",
+        # What the policy has read is not for the exception's author.
+        "dyn(variables).secret == 'x'",
+    ],
+)
+@pytest.mark.parametrize("namespace", ["", "a"])
+def test_an_exception_calls_nothing(calls: str, namespace: str, tmp_path: Path) -> None:
+    """Its author would act with the permissions of the policy."""
+    found = compiled(
+        policy(namespace=namespace),
+        exception(
+            "team",
+            "a",
+            kind="NamespacedValidatingPolicy" if namespace else "ValidatingPolicy",
+            matchConditions=[{"name": "c", "expression": f"{calls} || true"}],
+        ),
+    )
+    (status,) = found.policies
+    assert status.ready
+    assert "PolicyException a/x is ignored: spec.matchConditions[0]" in status.message
+    path = "/nvpol/team" if namespace else "/vpol/team"
+    assert Server(found, tmp_path).ask(path)["allowed"] is False
+
+
 def test_a_bad_policy_affects_only_itself(tmp_path: Path) -> None:
     bad = policy("bad", {"expression": "nothing"})
     found = compiled(policy(), bad)
