@@ -169,6 +169,80 @@ def test_a_namespaced_policy_gets_objects_of_its_namespace_only() -> None:
     assert terms[-1]["operator"] == "In"
 
 
+SCALERS = PODS | {
+    "apiGroups": ["autoscaling"],
+    "apiVersions": ["v2"],
+    "resources": ["horizontalpodautoscalers"],
+}
+ANY = SCALERS | {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [
+        (SCALERS, SCALERS, True),
+        (SCALERS, SERVICES, True),
+        (SCALERS, SCALERS | {"apiVersions": ["v1"]}, False),
+        (SCALERS, SCALERS | {"apiVersions": ["v1", "v2"]}, False),
+        (SCALERS, SCALERS | {"apiVersions": ["*"]}, False),
+        # Ingress was in two groups.
+        (SCALERS, SCALERS | {"apiGroups": ["extensions"]}, False),
+        (SCALERS, ANY, False),
+        (ANY, SCALERS, False),
+        (ANY, ANY, True),
+        (ANY, ANY | {"operations": ["*"]}, True),
+        (SCALERS, SCALERS | {"apiVersions": ["v1"], "operations": ["DELETE"]}, True),
+        (SCALERS, SCALERS | {"operations": ["*"]}, True),
+        (SERVICES | {"resources": ["services/*"]}, SERVICES, True),
+        (
+            SERVICES | {"resources": ["services/*"]},
+            SERVICES | {"apiVersions": ["v2"]},
+            False,
+        ),
+        (
+            SERVICES | {"apiVersions": ["v2"]},
+            SERVICES | {"resources": ["services/*"]},
+            False,
+        ),
+        (SERVICES, SERVICES | {"scope": "Cluster"}, False),
+    ],
+)
+@pytest.mark.parametrize("namespaces", [("", ""), ("a", "b")])
+def test_policies_for_other_versions_share_no_webhook(
+    first: dict[str, Any],
+    second: dict[str, Any],
+    namespaces: tuple[str, str],
+    *,
+    share: bool,
+) -> None:
+    """K8S: an object that a rule names is not converted to the other's version."""
+    one, other = namespaces
+    found = webhooks(
+        policy("p", one, rules=(first,)), policy("q", other, rules=(second,))
+    )
+    assert len(found) == (1 if share else 2)
+
+
+def test_a_rule_with_many_resources_keeps_its_versions() -> None:
+    many = [f"r{number}" for number in range(3000)]
+    (found,) = webhooks(policy(rules=(SCALERS | {"resources": many},))).values()
+    (rule,) = found["rules"]
+    assert (rule["apiVersions"], rule["resources"]) == (["v2"], ["*/*"])
+
+
+def test_each_version_has_one_webhook_for_all_its_policies() -> None:
+    names = {"v1": "ace", "v2": "bdf"}
+    found = webhooks(
+        *(
+            policy(name, rules=(SCALERS | {"apiVersions": [version]},))
+            for version, given in names.items()
+            for name in given
+        )
+    )
+    paths = sorted(path_of(one) for one in found.values())
+    assert paths == ["/vpol/a/c/e", "/vpol/b/d/f"]
+
+
 def test_names_of_namespaced_policies_do_not_collide() -> None:
     timed: dict[str, Any] = {"webhookConfiguration": {"timeoutSeconds": 3}}
     found = webhooks(policy("b-c", "a", **timed), policy("c", "a-b", **timed))
