@@ -26,6 +26,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.bodies.cel import COST_MAX, Validation
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
+from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import (
     LinkedExpression,
     Shared,
@@ -226,7 +227,7 @@ def exempt(
 
 
 def _message(validation: Validation, scope: KindScope, index: int) -> str:
-    """Return the message of a failure. KYVERNO: neither trimmed nor bounded."""
+    """Return the message of a failure. KYVERNO: not trimmed."""
     text = validation.message
     if validation.message_expression is not None:
         try:
@@ -253,14 +254,14 @@ def _annotated(body: _Body, scope: KindScope) -> dict[str, str]:
                 " error from 'null_type' to 'string'",
             )
         if value:
-            found[key] = value
+            found[key] = cut(value)
     return found
 
 
 def _verdict(
     status: str, text: str, rule: str = "", annotations: dict[str, str] | None = None
 ) -> RuleResult:
-    return RuleResult(rule, result.VALIDATION, status, text, annotations or {})
+    return RuleResult(rule, result.VALIDATION, status, cut(text), annotations or {})
 
 
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:

@@ -15,7 +15,9 @@ from typing import Final
 
 from kyverno_mp.errors import DeadlinePassed, Error, Preempted, SnapshotUnusable
 from kyverno_mp.expr.scope import Pace, Runtime
+from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.planner import SLOW
 from kyverno_mp.program.request import Request
@@ -88,6 +90,7 @@ class CelPlan:
         namespace = self._namespace(deadline_ns) if self.reads_namespace else None
         facts = Facts(request, runtime, ports, namespace, is_review=True)
         shared = ReviewShared(request)
+        characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
         ordered = sorted(
             enumerate(self._policies), key=lambda one: bool(one[1].ir.effects & SLOW)
         )
@@ -104,6 +107,7 @@ class CelPlan:
                 self._failed.add(at)
                 self.left_out.append((linked, error))
                 self._done[at] = [_not_evaluated(error)]
+            characters_left -= _bound(self._done[at], characters_left)
         return self.verdicts()
 
     def verdicts(self) -> list[Verdict]:
@@ -209,6 +213,20 @@ def _results(
     ]
 
 
+def _bound(results: Sequence[RuleResult], left: int) -> int:
+    """Shorten texts beyond what is left for the review; return their characters."""
+    count = 0
+    for each in results:
+        texts = (each.message, *each.properties.values())
+        count += sum(map(len, texts))
+        if count > left:
+            each.message = shortened(each.message)
+            each.properties = {
+                name: shortened(text) for name, text in each.properties.items()
+            }
+    return count
+
+
 def _fails(linked: LinkedValidatingPolicy) -> bool:
     return linked.ir.policy.failure_policy == "Fail" and DENY in linked.ir.actions
 
@@ -222,5 +240,5 @@ def _not_evaluated(error: Exception) -> RuleResult:
         "evaluation",
         result.VALIDATION,
         result.ERROR,
-        f"failed to load context: {text}",
+        cut(f"failed to load context: {text}"),
     )

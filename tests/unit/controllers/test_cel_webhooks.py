@@ -13,7 +13,7 @@ import pytest
 from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.webhook_config.cel import DecodedCelPolicies, cel_webhooks
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
-from kyverno_mp.limits import WEBHOOK_PATH_CHARACTERS_MAX
+from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX, WEBHOOK_PATH_CHARACTERS_MAX
 from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
 
 PODS = {
@@ -224,7 +224,7 @@ def test_policies_for_other_versions_share_no_webhook(
 
 
 def test_a_rule_with_many_resources_keeps_its_versions() -> None:
-    many = [f"r{number}" for number in range(3000)]
+    many = [f"r{number}" for number in range(INDEX_KEYS_PER_FILTER_MAX + 1)]
     (found,) = webhooks(policy(rules=(SCALERS | {"resources": many},))).values()
     (rule,) = found["rules"]
     assert (rule["apiVersions"], rule["resources"]) == (["v2"], ["*/*"])

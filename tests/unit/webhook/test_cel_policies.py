@@ -17,6 +17,7 @@ import pytest
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.validating_policy.plan import CelPlanner
@@ -170,6 +171,42 @@ def test_a_warning_is_told_and_denies_nothing(tmp_path: Path) -> None:
     response = server.ask("/vpol/team")
     assert response["allowed"] is True
     assert response["warnings"] == ["Policy team failed: no team"]
+
+
+LONG = "x" * 3 * MESSAGE_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize(
+    "validation",
+    [
+        {"expression": "false", "message": LONG},
+        {"expression": "false", "messageExpression": "string(object.metadata.name)"},
+        {"expression": "{'a': 1}[object.metadata.name] == 1"},
+    ],
+)
+def test_a_long_message_is_truncated(
+    validation: dict[str, Any], tmp_path: Path
+) -> None:
+    """MESSAGE_CHARACTERS_MAX."""
+    server = Server(compiled(policy("team", validation)), tmp_path)
+    response = server.ask("/vpol/team", object={"metadata": {"name": LONG}})
+    assert len(message(response)) < MESSAGE_CHARACTERS_MAX + 100
+
+
+def test_the_messages_of_a_review_are_bounded(tmp_path: Path) -> None:
+    """REVIEW_MESSAGES_CHARACTERS_MAX: further ones are shortened."""
+    names = [f"p{number}" for number in range(150)]
+    bad = {"expression": "false", "messageExpression": "string(object.metadata.name)"}
+    both = ["Deny", "Warn"]
+    server = Server(
+        compiled(*(policy(name, bad, validationActions=both) for name in names)),
+        tmp_path,
+    )
+    response = server.ask("/vpol", object={"metadata": {"name": LONG}})
+    for texts in (message(response), "".join(response["warnings"])):
+        assert texts.count(" failed: ") == 150
+        assert "(shortened)" in texts
+        assert REVIEW_MESSAGES_CHARACTERS_MAX < len(texts) < 1.2e6
 
 
 def test_an_audit_says_nothing(tmp_path: Path) -> None:
