@@ -17,6 +17,7 @@ from kyverno_mp.errors import DeadlinePassed, Error, Preempted, SnapshotUnusable
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.planner import SLOW
@@ -146,7 +147,7 @@ class CelPlan:
         objects = self._engine.cluster_data.cel.namespaces
         if not request.namespace or objects is None:
             return None
-        if request.kind == "Namespace" and request.operation == "CREATE":
+        if _is_namespace(request) and request.operation == "CREATE":
             return None
         found = objects.namespace(request.namespace, deadline_ns)
         return None if found is None else {"spec": {}, "status": {}, **found}
@@ -200,7 +201,13 @@ def is_in_namespace(request: Request) -> bool:
 
     The Namespace itself is not an object in it (docs/differences.md).
     """
-    return bool(request.namespace) and request.kind != "Namespace"
+    return bool(request.namespace) and not _is_namespace(request)
+
+
+def _is_namespace(request: Request) -> bool:
+    """K8S: other groups may have a kind Namespace, too."""
+    group, _, resource = resource_of(request)
+    return (group, resource) == ("", "namespaces")
 
 
 def _results(

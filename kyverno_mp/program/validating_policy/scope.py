@@ -205,7 +205,7 @@ def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
     api_version = f"{group}/{version}" if group else version
     if found.get("kind") != name or found.get("apiVersion") != api_version:
         found = {**found, "apiVersion": api_version, "kind": name}
-    if request.namespace and name != "Namespace":
+    if request.namespace and (group, name) != ("", "Namespace"):
         metadata = found.get("metadata")
         given = metadata if type(metadata) is dict else {}
         if given.get("namespace") != request.namespace:

@@ -464,6 +464,22 @@ class TestNamespaced:
         )
         assert response["allowed"] is True
 
+    def test_a_kind_namespace_of_another_group_is_an_object(
+        self, tmp_path: Path
+    ) -> None:
+        rules = [PODS | {"apiGroups": ["x.io"], "resources": ["namespaces"]}]
+        placed = {"expression": "object.metadata.namespace == 'b'", "message": "it is"}
+        own = policy("own", placed, namespace="a", rules=rules)
+        server = Server(compiled(own), tmp_path)
+        for path in ("/nvpol/own", "/nvpol-keys/a/own"):
+            response = server.ask(
+                path,
+                kind={"group": "x.io", "version": "v1", "kind": "Namespace"},
+                resource={"group": "x.io", "version": "v1", "resource": "namespaces"},
+                object={"metadata": {"name": "n"}},
+            )
+            assert message(response) == "Policy own failed: it is"
+
     def test_cluster_functions_do_not_compile(self) -> None:
         reach = {"expression": "resource.get('v1', 'secrets', 'b', 's') == null"}
         (status,) = compiled(policy("own", reach, namespace="a")).policies
