@@ -13,7 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kyverno_mp.errors import DeadlinePassed, Error, Preempted, SnapshotUnusable
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    Error,
+    ExpressionFailed,
+    Preempted,
+    SnapshotUnusable,
+)
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program import result
@@ -75,7 +81,7 @@ class CelPlan:
         self._failed: set[int] = set()
         """Policies that could not be evaluated, by no fault of an expression."""
         self.left_out: list[tuple[LinkedValidatingPolicy, Exception]] = []
-        """They, and why."""
+        """They, and why; also the policies of which an exception failed."""
         self.needs_io = any(one.ir.effects & SLOW for one in policies)
         self.fails = any(map(_fails, policies))
         self.reads_namespace = any(one.reads_namespace for one in policies)
@@ -89,7 +95,8 @@ class CelPlan:
         runtime = self._engine.open(request, deadline_ns, pace).runtime
         ports = self._engine.cluster_data.cel
         namespace = self._namespace(deadline_ns) if self.reads_namespace else None
-        facts = Facts(request, runtime, ports, namespace, is_review=True)
+        faults: list[ExpressionFailed] = []
+        facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
         shared = ReviewShared(request)
         characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
         ordered = sorted(
@@ -108,6 +115,8 @@ class CelPlan:
                 self._failed.add(at)
                 self.left_out.append((linked, error))
                 self._done[at] = [_not_evaluated(error)]
+            self.left_out += [(linked, fault) for fault in faults]
+            faults.clear()
             characters_left -= _bound(self._done[at], characters_left)
         return self.verdicts()
 

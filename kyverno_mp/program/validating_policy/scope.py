@@ -89,6 +89,8 @@ class Facts(NamedTuple):
 
     ``is_payload``: the object is any JSON, so there is neither request nor namespace.
     ``is_review``: an API server sent the request, so expressions see what it sent.
+    ``faults``: takes the errors of exceptions, which then exempt nothing; None: such an
+    error is that of the policy.
     """
 
     request: Request
@@ -98,6 +100,7 @@ class Facts(NamedTuple):
     """``namespaceObject``."""
     is_payload: bool = False
     is_review: bool = False
+    faults: list[ExpressionFailed] | None = None
 
 
 class ReviewShared(Shared):

@@ -107,8 +107,9 @@ class Server:
         planner = CelPlanner(
             engine, CelPolicySource(engine, self.segment), self.segment.knows
         )
+        self.records = StubRecords()
         self.service = Service(
-            Dependencies(records=StubRecords(), monotonic_ns=time.monotonic_ns),
+            Dependencies(records=self.records, monotonic_ns=time.monotonic_ns),
             handlers_of(StubEvaluate(None), cel=lambda: planner),
         )
 
@@ -345,6 +346,32 @@ def test_a_bad_exception_revokes_nothing(tmp_path: Path) -> None:
     assert status.ready
     assert "PolicyException kyverno/x is ignored" in status.message
     assert Server(found, tmp_path).ask("/vpol/team")["allowed"] is False
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "object.spec.nothing == 1",
+        # More than the cost limit of an expression.
+        "[1, 2, 3, 4, 5, 6, 7, 8, 9].all(a, " * 8 + "request.name != ''" + ")" * 8,
+    ],
+)
+def test_a_failing_exception_exempts_nothing(fails: str, tmp_path: Path) -> None:
+    """Its author would else deny everything that the policy matches."""
+    condition = [{"name": "c", "expression": fails}]
+    holds = policy("holds", {"expression": "true"})
+    server = Server(
+        compiled(
+            policy(),
+            holds,
+            exception("holds", "a", matchConditions=condition),
+            exception("holds", "b", matchConditions=condition),
+        ),
+        tmp_path,
+    )
+    assert server.ask("/vpol/holds")["allowed"] is True
+    assert message(server.ask("/vpol/team/holds")) == "Policy team failed: no team"
+    assert server.records.errors == ["cel.exception"] * 4
 
 
 @pytest.mark.parametrize(
