@@ -13,6 +13,7 @@ policy writes may get into it unless the API server accepts it.
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -31,6 +32,7 @@ from kyverno_mp.controllers.webhook_config.rules import (
     ALL_OPERATIONS,
     Entry,
     rules_of,
+    rules_of_parts,
 )
 from kyverno_mp.controllers.webhook_config.versions import NamedVersions
 from kyverno_mp.errors import InputError
@@ -107,10 +109,7 @@ def cel_name_of(policy: AnyValidatingPolicy) -> PolicyName:
 
 @dataclass(slots=True)
 class _Webhook:
-    """A webhook under construction; ``own``: the one policy that it is for.
-
-    ``names``: the parts of its path, one for each policy.
-    """
+    """A webhook under construction; ``own``: the one policy that it is for."""
 
     failure_policy: str
     names: list[str] = field(default_factory=list)
@@ -124,14 +123,15 @@ class _Webhook:
         """Return whether one more policy can share the webhook."""
         path = "/".join((*self.names, _path_of(policy)))
         fits = len(path) <= WEBHOOK_PATH_CHARACTERS_MAX
-        return fits and self.versions.agree(_entries_of(policy))
+        return fits and self.versions.agree(chain.from_iterable(_parts_of(policy)))
 
     def take(self, policy: AnyValidatingPolicy) -> None:
         """Add one policy."""
         self.names.append(_path_of(policy))
         self.namespaces.add(policy.metadata.namespace)
-        self.entries.update(_entries_of(policy))
-        self.versions.add(_entries_of(policy))
+        entries = frozenset(chain.from_iterable(_parts_of(policy)))
+        self.entries |= entries
+        self.versions.add(entries)
 
 
 def cel_webhooks(
@@ -214,7 +214,9 @@ def _rendered(
     found: Json = {
         "name": name,
         "clientConfig": client_config(options, f"{path}/{key}"),
-        "rules": rules_of(webhook.entries, ephemeral=False),
+        "rules": rules_of_parts(_parts_of(own))
+        if own is not None
+        else rules_of(webhook.entries, ephemeral=False),
         "failurePolicy": webhook.failure_policy,
         "matchPolicy": "Exact" if own and _is_exact(own) else "Equivalent",
         "namespaceSelector": _namespace_selector(webhook, options),
@@ -285,12 +287,15 @@ def _merged(first: Json, second: Json) -> Json:
     return found
 
 
-def _entries_of(policy: AnyValidatingPolicy) -> Iterator[Entry]:
+def _parts_of(policy: AnyValidatingPolicy) -> list[list[Entry]]:
+    """Return what the policy matches, then what each of its autogen copies matches."""
     specs = [policy.spec, *(spec for _, spec in copies_of(policy.spec))]
-    for spec in specs:
-        constraints = spec.match_constraints
-        for rule in constraints.resource_rules if constraints is not None else ():
-            yield from _entries_of_rule(rule)
+    constraints = (spec.match_constraints for spec in specs)
+    return [
+        [entry for rule in one.resource_rules for entry in _entries_of_rule(rule)]
+        for one in constraints
+        if one is not None
+    ]
 
 
 def _entries_of_rule(rule: NamedRuleWithOperations) -> Iterator[Entry]:
