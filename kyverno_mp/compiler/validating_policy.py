@@ -65,6 +65,12 @@ NAMES: Final[dict[str, Type]] = {
     "json": opaque_type("json.Json"),
     "yaml": opaque_type("yaml.Yaml"),
 }
+_OUTSIDE: Final = ("resource", "globalContext", "image", "http", "variables")
+EXCEPTION_NAMES: Final = {
+    name: found for name, found in NAMES.items() if name not in _OUTSIDE
+}
+"""For the conditions of an exception in a service: its author must not call anything
+with the permissions of the policy, or read what the policy read."""
 _RECORDS: Final[dict[str, dict[str, Type]]] = {
     **FIELDS,
     **identities.RECORDS,
@@ -95,12 +101,15 @@ def compile_validating_policy(
 
 
 def compile_with_exceptions(
-    document: AnyValidatingPolicy, exceptions: Iterable[CelPolicyException] = ()
+    document: AnyValidatingPolicy,
+    exceptions: Iterable[CelPolicyException] = (),
+    names: dict[str, Type] = NAMES,
 ) -> tuple[ValidatingPolicyIR, list[tuple[str, Problem]]]:
     """Compile a policy with those exceptions that compile.
 
     Returns also the problems of the others, each with the key of its exception: a
     service must not let the author of an exception revoke the policy of another.
+    ``names``: the variables of the exceptions' conditions.
     Raises: DocumentInvalid with every expression of the policy that does not compile.
     """
     bodies: list[ValidatingBodyIR] = []
@@ -117,7 +126,7 @@ def compile_with_exceptions(
     for exception in exceptions:
         if not names_policy(exception, document):
             continue
-        builder = Builder(document.metadata.namespace)
+        builder = Builder(document.metadata.namespace, names)
         found = compile_exception(exception, builder)
         if not builder.problems:
             attached.append(found)

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 import msgspec
 
 from kyverno_mp.compiler.cel_index import encode_validating_policy
-from kyverno_mp.compiler.validating_policy import compile_with_exceptions
+from kyverno_mp.compiler.validating_policy import (
+    EXCEPTION_NAMES,
+    compile_with_exceptions,
+)
 from kyverno_mp.compiler.validating_review import review_problems
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -40,7 +43,8 @@ def compile_cel_document(
 ) -> CompileOutcome:
     """Read, check, compile and encode one policy. Raises: InputError.
 
-    An exception that does not compile exempts nothing, and the status says so.
+    An exception that does not compile, or whose condition would call anything, exempts
+    nothing, and the status says so.
     """
     decoded = decode_validating_policy(
         in_namespace(raw, document.key[1]), file=document.file
@@ -50,7 +54,7 @@ def compile_cel_document(
     problems = list(review_problems(decoded))
     if problems and decoded.mode != JSON_MODE:
         raise DocumentInvalid(problems, Where(policy=decoded.metadata.name))
-    compiled, unusable = compile_with_exceptions(decoded, exceptions)
+    compiled, unusable = compile_with_exceptions(decoded, exceptions, EXCEPTION_NAMES)
     if force_ignore:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)

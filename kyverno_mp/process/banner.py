@@ -62,7 +62,9 @@ class Banner:
         reviews = f"  reviews   {webhook}/validate{trust}\n"
         summary = self.reporter.summary()
         if summary.has_cel_kinds:
-            reviews += f"            {webhook}/vpol and /nvpol: ValidatingPolicies\n"
+            reviews += (
+                f"            {webhook}/vpol and /nvpol-keys: ValidatingPolicies\n"
+            )
         if not settings.runs_webhook:
             runs, reviews = [], ""
         if settings.cleanup_workers:

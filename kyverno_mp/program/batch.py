@@ -29,10 +29,7 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.limits import (
-    REVIEW_MESSAGES_CHARACTERS_MAX,
-    SHORTENED_MESSAGE_CHARACTERS,
-)
+from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.batch_layout import BatchPolicy, Chosen, Step, lay_out
 from kyverno_mp.program.batch_outcomes import Outcomes, Partial, completed
@@ -43,6 +40,7 @@ from kyverno_mp.program.bodies.outcome import (
     PASSED,
     SKIPPED,
     UNMATCHED,
+    shortened,
 )
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
@@ -320,14 +318,8 @@ def _explain(rule: LinkedRule, run: Evaluation, *, first: bool) -> list[RuleResu
     for each in found:
         run.characters_left -= len(each.message)
         if run.characters_left < 0:
-            each.message = _shortened(each.message)
+            each.message = shortened(each.message)
     return found
-
-
-def _shortened(text: str) -> str:
-    """Return the start of a text that is too long to be read."""
-    most = SHORTENED_MESSAGE_CHARACTERS
-    return text if len(text) <= most else f"{text[:most]}... (shortened)"
 
 
 def _failed(rule: LinkedRule, run: Evaluation) -> int:

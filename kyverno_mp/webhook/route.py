@@ -19,6 +19,11 @@ VPOL: Final = "vpol"
 """ValidatingPolicies; the rest of the path names them."""
 NVPOL: Final = "nvpol"
 """NamespacedValidatingPolicies, likewise."""
+NVPOL_KEYS: Final = "nvpol-keys"
+"""A path of the same webhook that also names their namespaces: ``/<ns>/<name>/...``.
+
+The API server accepts only DNS names between slashes, and any of them may be the name
+of a policy, so the first one tells the two paths apart."""
 CEL_WEBHOOKS: Final = frozenset({VPOL, NVPOL})
 BOTH: Final = frozenset({"Fail", "Ignore"})
 
@@ -35,7 +40,8 @@ class Route(msgspec.Struct, frozen=True):
 
     ``failure_policies``: only policies with these are evaluated. ``policy_key``:
     ``name`` or ``ns/name`` of the only policy on a fine-grained path, else "". For
-    policies in CEL: the names of all policies of the path, separated by slashes.
+    policies in CEL: the names of all policies of the path, separated by slashes; those
+    of NVPOL_KEYS begin with a slash, and each comes after its namespace.
     """
 
     path: str
@@ -68,7 +74,8 @@ def route_of(path: bytes) -> Route | None:
     except UnicodeDecodeError:
         return None
     if len(parts) > 1 and not parts[0] and parts[1] in CEL_WEBHOOKS:
-        return Route("/".join(parts), parts[1], BOTH, policy_key="/".join(parts[2:]))
+        names = "/".join(filter(None, parts[2:]))
+        return Route("/".join(parts), parts[1], BOTH, policy_key=names)
     # "/validate/fail/finegrained/<name>" or ".../<ns>/<name>", as Kyverno registers.
     match parts:
         case ["", ("validate" | "mutate") as webhook, suffix, "finegrained", *key] if (
@@ -77,6 +84,9 @@ def route_of(path: bytes) -> Route | None:
             return Route(
                 "/".join(parts), webhook, _SUFFIXES[suffix], policy_key="/".join(key)
             )
+        case ["", "nvpol-keys", *pairs] if pairs and len(pairs) % 2 == 0 and all(pairs):
+            named = "/".join(("", *pairs))
+            return Route("/".join(parts), NVPOL, BOTH, policy_key=named)
     return None
 
 

@@ -34,6 +34,7 @@ from kyverno_mp.controllers.webhook_config.rules import (
     rules_of,
     rules_of_parts,
 )
+from kyverno_mp.controllers.webhook_config.versions import NamedVersions
 from kyverno_mp.errors import InputError
 from kyverno_mp.limits import (
     INDEX_KEYS_PER_FILTER_MAX,
@@ -56,7 +57,7 @@ from kyverno_mp.values.selector import is_label_key
 _log = logging.getLogger(__name__)
 _BASES: Final = {
     "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),
-    "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol"),
+    "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol-keys"),
 }
 _NAMESPACE: Final = "namespaceObject"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
@@ -114,14 +115,23 @@ class _Webhook:
     names: list[str] = field(default_factory=list)
     namespaces: set[str] = field(default_factory=set)
     entries: set[Entry] = field(default_factory=set)
+    versions: NamedVersions = field(default_factory=NamedVersions)
     conditions: Sequence[Json] = ()
     own: AnyValidatingPolicy | None = None
 
+    def has_room(self, policy: AnyValidatingPolicy) -> bool:
+        """Return whether one more policy can share the webhook."""
+        path = "/".join((*self.names, _path_of(policy)))
+        fits = len(path) <= WEBHOOK_PATH_CHARACTERS_MAX
+        return fits and self.versions.agree(chain.from_iterable(_parts_of(policy)))
+
     def take(self, policy: AnyValidatingPolicy) -> None:
         """Add one policy."""
-        self.names.append(policy.metadata.name)
+        self.names.append(_path_of(policy))
         self.namespaces.add(policy.metadata.namespace)
-        self.entries.update(chain.from_iterable(_parts_of(policy)))
+        entries = frozenset(chain.from_iterable(_parts_of(policy)))
+        self.entries |= entries
+        self.versions.add(entries)
 
 
 def cel_webhooks(
@@ -144,6 +154,14 @@ def cel_webhooks(
     return sorted(found, key=lambda webhook: str(webhook["name"]))
 
 
+def _path_of(policy: AnyValidatingPolicy) -> str:
+    """Return a policy's part of a path, with its namespace.
+
+    Upstream names no namespaces, so a worker cannot tell that it lacks a policy.
+    """
+    return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
+
+
 def _is_ours(policy: AnyValidatingPolicy) -> bool:
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
@@ -158,10 +176,9 @@ def _webhooks(
 
     Upstream names the policies of both failure policies in both paths; here each path
     names its own, so no policy is evaluated twice. A path that would be too long is
-    split.
+    split, and policies that name other versions of a resource share no webhook.
     """
-    shared: dict[str, _Webhook] = {}
-    full: list[_Webhook] = []
+    shared: dict[str, list[_Webhook]] = {}
     for policy in sorted(policies, key=cel_name_of):
         failure_policy = (
             "Ignore" if options.force_ignore else policy.spec.failure_policy
@@ -172,13 +189,14 @@ def _webhooks(
             own.take(policy)
             yield own
             continue
-        webhook = shared.setdefault(failure_policy, _Webhook(failure_policy))
-        names = [*webhook.names, policy.metadata.name]
-        if len("/".join(names)) > WEBHOOK_PATH_CHARACTERS_MAX:
-            full.append(webhook)
-            webhook = shared[failure_policy] = _Webhook(failure_policy)
+        open_ones = shared.setdefault(failure_policy, [])
+        webhook = next((one for one in open_ones if one.has_room(policy)), None)
+        if webhook is None:
+            webhook = _Webhook(failure_policy)
+            open_ones.append(webhook)
         webhook.take(policy)
-    yield from (*full, *shared.values())
+    for open_ones in shared.values():
+        yield from open_ones
 
 
 def _rendered(
@@ -289,8 +307,13 @@ def _entries_of_rule(rule: NamedRuleWithOperations) -> Iterator[Entry]:
     resources = [one for one in rule.resources if one.partition("/")[0]]
     count = len(rule.api_groups) * len(rule.api_versions) * len(resources)
     if count > INDEX_KEYS_PER_FILTER_MAX:
-        for operation in operations:
-            yield Entry("*", "*", "*", "*", scope, operation)
+        # With every version, objects would come in those that the rule does not name.
+        versions = {*filter(None, rule.api_versions)}
+        if len(versions) > INDEX_KEYS_PER_FILTER_MAX:
+            versions = {"*"}
+        for version in versions:
+            for operation in operations:
+                yield Entry("*", version, "*", "*", scope, operation)
         return
     for group in rule.api_groups:
         for version in filter(None, rule.api_versions):

@@ -8,7 +8,7 @@ Source: docs/behaviour/engine 5.7, 5.8, 6.2, 6.3, 8.1.
 
 from typing import Final, NamedTuple
 
-from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX
+from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX, SHORTENED_MESSAGE_CHARACTERS
 
 NONE: Final = 0
 """The rule gives no result (docs/behaviour/engine 8.2)."""
@@ -49,3 +49,9 @@ def cut(message: str) -> str:
         return message
     left_out = len(message) - MESSAGE_CHARACTERS_MAX
     return f"{message[:MESSAGE_CHARACTERS_MAX]} ... ({left_out} characters left out)"
+
+
+def shortened(text: str) -> str:
+    """Return the start of a text that is too long to be read."""
+    most = SHORTENED_MESSAGE_CHARACTERS
+    return text if len(text) <= most else f"{text[:most]}... (shortened)"

@@ -26,6 +26,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.bodies.cel import COST_MAX, Validation
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
+from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.context.cel_scope import (
     LinkedExpression,
     Shared,
@@ -141,21 +142,56 @@ class LinkedValidatingPolicy:
             facts, shared, body.variables, COST_MAX, self.ir.policy.namespace
         )
         try:
-            return self._decided(body, scope, facts.runtime)
+            return self._decided(body, scope, self._matching(scope, facts, shared))
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to load context: {error.message}"
             return _verdict(result.ERROR, text, "evaluation")
 
-    def _decided(self, body: _Body, scope: KindScope, runtime: Runtime) -> RuleResult:
+    def _matching(
+        self, scope: KindScope, facts: Facts, shared: Shared
+    ) -> list[CelExceptionIR]:
+        """Return the exceptions that apply. Raises: ExpressionFailed, BudgetExceeded.
+
+        KYVERNO: one that fails is an error of the policy, so that the author of an
+        exception can deny everything that the policy matches; not in a review here.
+        """
+        found: list[CelExceptionIR] = []
+        for one in self._exceptions:
+            if is_expired(one.ir, facts.runtime):
+                continue
+            if facts.faults is None:
+                is_met = self._met(one.conditions, scope)
+            else:
+                is_met = self._exempts(one, facts, shared, facts.faults)
+            if is_met:
+                found.append(one.ir)
+        return found
+
+    def _exempts(
+        self,
+        exception: _Exception,
+        facts: Facts,
+        shared: Shared,
+        faults: list[ExpressionFailed],
+    ) -> bool:
+        """Return whether it applies, with a cost limit of its own; note its error."""
+        if not exception.conditions:
+            return True
+        scope = KindScope(facts, shared, {}, COST_MAX, self.ir.policy.namespace)
+        try:
+            return self._met(exception.conditions, scope)
+        except (ExpressionFailed, BudgetExceeded) as error:
+            text = f"PolicyException {exception.ir.key}: {error.message}"
+            faults.append(ExpressionFailed("cel.exception", text))
+            return False
+
+    def _decided(
+        self, body: _Body, scope: KindScope, matching: Sequence[CelExceptionIR]
+    ) -> RuleResult:
         """Return the verdict of a matching object.
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        matching = [
-            one.ir
-            for one in self._exceptions
-            if not is_expired(one.ir, runtime) and self._met(one.conditions, scope)
-        ]
         # KYVERNO: 1.19; in 1.18 an exception that allows only some images or values
         # revokes a full one (docs/behaviour/v1.19 5).
         if any(not (one.images or one.allowed_values) for one in matching):
@@ -223,7 +259,7 @@ def exempt(
 
 
 def _message(validation: Validation, scope: KindScope, index: int) -> str:
-    """Return the message of a failure. KYVERNO: neither trimmed nor bounded."""
+    """Return the message of a failure. KYVERNO: not trimmed."""
     text = validation.message
     if validation.message_expression is not None:
         try:
@@ -250,14 +286,14 @@ def _annotated(body: _Body, scope: KindScope) -> dict[str, str]:
                 " error from 'null_type' to 'string'",
             )
         if value:
-            found[key] = value
+            found[key] = cut(value)
     return found
 
 
 def _verdict(
     status: str, text: str, rule: str = "", annotations: dict[str, str] | None = None
 ) -> RuleResult:
-    return RuleResult(rule, result.VALIDATION, status, text, annotations or {})
+    return RuleResult(rule, result.VALIDATION, status, cut(text), annotations or {})
 
 
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:

@@ -9,13 +9,22 @@ Pure policies run before those that may wait for calls, so that a slow call take
 time from them. A policy that cannot be evaluated affects no other policy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kyverno_mp.errors import DeadlinePassed, Error, Preempted, SnapshotUnusable
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    Error,
+    ExpressionFailed,
+    Preempted,
+    SnapshotUnusable,
+)
 from kyverno_mp.expr.scope import Pace, Runtime
+from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import resource_of
+from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.planner import SLOW
 from kyverno_mp.program.request import Request
@@ -74,7 +83,7 @@ class CelPlan:
         self._failed: set[int] = set()
         """Policies that could not be evaluated, by no fault of an expression."""
         self.left_out: list[tuple[LinkedValidatingPolicy, Exception]] = []
-        """They, and why."""
+        """They, and why; also the policies of which an exception failed."""
         self.needs_io = any(one.ir.effects & SLOW for one in policies)
         self.fails = any(map(_fails, policies))
         self.reads_namespace = any(one.reads_namespace for one in policies)
@@ -88,8 +97,10 @@ class CelPlan:
         runtime = self._engine.open(request, deadline_ns, pace).runtime
         ports = self._engine.cluster_data.cel
         namespace = self._namespace(deadline_ns) if self.reads_namespace else None
-        facts = Facts(request, runtime, ports, namespace, is_review=True)
+        faults: list[ExpressionFailed] = []
+        facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
         shared = ReviewShared(request)
+        characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
         ordered = sorted(
             enumerate(self._policies), key=lambda one: bool(one[1].ir.effects & SLOW)
         )
@@ -106,6 +117,9 @@ class CelPlan:
                 self._failed.add(at)
                 self.left_out.append((linked, error))
                 self._done[at] = [_not_evaluated(error)]
+            self.left_out += [(linked, fault) for fault in faults]
+            faults.clear()
+            characters_left -= _bound(self._done[at], characters_left)
         return self.verdicts()
 
     def verdicts(self) -> list[Verdict]:
@@ -146,7 +160,7 @@ class CelPlan:
         objects = self._engine.cluster_data.cel.namespaces
         if not request.namespace or objects is None:
             return None
-        if request.kind == "Namespace" and request.operation == "CREATE":
+        if _is_namespace(request) and request.operation == "CREATE":
             return None
         found = objects.namespace(request.namespace, deadline_ns)
         return None if found is None else {"spec": {}, "status": {}, **found}
@@ -175,26 +189,38 @@ class CelPlanner:
     ) -> CelPlan | None:
         """Select the policies of a path; None when none applies.
 
-        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does;
-        SnapshotUnusable for a policy that another replica registered and that this
-        worker does not know yet.
+        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
         """
-        namespace = ""
-        if is_namespaced:
-            namespace = request.namespace
-            # The Namespace itself is not an object in it (docs/differences.md).
-            if not namespace or request.kind == "Namespace":
-                return None
-        else:
-            self._require(names)
+        if is_namespaced and not is_in_namespace(request):
+            return None
+        namespace = request.namespace if is_namespaced else ""
         found = self._source.candidates(request, namespace, pace)
         policies = [one for one in found if not names or one.ir.policy.name in names]
         return CelPlan(self._engine, request, policies) if policies else None
 
-    def _require(self, names: frozenset[str]) -> None:
-        for name in names:
-            if not self._knows(name):
-                raise SnapshotUnusable(UNKNOWN, f"policy {name} is not known yet")
+    def require(self, keys: Iterable[str]) -> None:
+        """Do nothing if the worker knows these policies.
+
+        Raises: SnapshotUnusable for a policy that another replica registered and that
+        this worker does not know yet.
+        """
+        for key in keys:
+            if not self._knows(key):
+                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+
+
+def is_in_namespace(request: Request) -> bool:
+    """Return whether the policies of the request's namespace concern its object.
+
+    The Namespace itself is not an object in it (docs/differences.md).
+    """
+    return bool(request.namespace) and not _is_namespace(request)
+
+
+def _is_namespace(request: Request) -> bool:
+    """K8S: other groups may have a kind Namespace, too."""
+    group, _, resource = resource_of(request)
+    return (group, resource) == ("", "namespaces")
 
 
 def _results(
@@ -205,6 +231,20 @@ def _results(
         for answer in linked.evaluate(facts, shared)
         if answer.result is not None
     ]
+
+
+def _bound(results: Sequence[RuleResult], left: int) -> int:
+    """Shorten texts beyond what is left for the review; return their characters."""
+    count = 0
+    for each in results:
+        texts = (each.message, *each.properties.values())
+        count += sum(map(len, texts))
+        if count > left:
+            each.message = shortened(each.message)
+            each.properties = {
+                name: shortened(text) for name, text in each.properties.items()
+            }
+    return count
 
 
 def _fails(linked: LinkedValidatingPolicy) -> bool:
@@ -220,5 +260,5 @@ def _not_evaluated(error: Exception) -> RuleResult:
         "evaluation",
         result.VALIDATION,
         result.ERROR,
-        f"failed to load context: {text}",
+        cut(f"failed to load context: {text}"),
     )

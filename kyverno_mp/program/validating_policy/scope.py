@@ -96,6 +96,8 @@ class Facts(NamedTuple):
 
     ``is_payload``: the object is any JSON, so there is neither request nor namespace.
     ``is_review``: an API server sent the request, so expressions see what it sent.
+    ``faults``: takes the errors of exceptions, which then exempt nothing; None: such an
+    error is that of the policy.
     """
 
     request: Request
@@ -105,6 +107,7 @@ class Facts(NamedTuple):
     """``namespaceObject``."""
     is_payload: bool = False
     is_review: bool = False
+    faults: list[ExpressionFailed] | None = None
 
 
 class ReviewShared(Shared):
@@ -212,7 +215,7 @@ def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
     api_version = f"{group}/{version}" if group else version
     if found.get("kind") != name or found.get("apiVersion") != api_version:
         found = {**found, "apiVersion": api_version, "kind": name}
-    if request.namespace and name != "Namespace":
+    if request.namespace and (group, name) != ("", "Namespace"):
         metadata = found.get("metadata")
         given = metadata if type(metadata) is dict else {}
         if given.get("namespace") != request.namespace:

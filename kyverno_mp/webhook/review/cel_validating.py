@@ -9,7 +9,7 @@ Everything is evaluated before the answer, as warnings need it. The results are 
 and metrics; those that no scan finds travel to the reports.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from kyverno_mp.errors import SnapshotUnusable
@@ -22,6 +22,7 @@ from kyverno_mp.program.validating_policy.plan import (
     CelPlan,
     CelPlanner,
     Verdict,
+    is_in_namespace,
 )
 from kyverno_mp.webhook.ports import Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
@@ -53,12 +54,42 @@ class CelPlans:
         so that the API server applies the failurePolicy; Preempted where ``pace`` does.
         """
         del failure_policies  # a path of these webhooks has the names alone
+        names, keys = self._named(request, policy_key)
+        if names is None:
+            return None
+        planner = self._planner()
+        if keys:
+            planner.require(keys)
+            # The worker knows the policies now, but an older planner may not.
+            planner = self._planner()
+        return planner.plan(
+            request, names, is_namespaced=self._is_namespaced, pace=pace
+        )
+
+    def _named(
+        self, request: Request, policy_key: str
+    ) -> tuple[frozenset[str] | None, Iterable[str]]:
+        """Return the names of a path, None if none is for this request, and the keys.
+
+        A path of namespaced policies without namespaces, as upstream registers it, does
+        not tell which policies this worker must know.
+        """
+        if not self._is_namespaced:
+            names = _names_of(policy_key)
+            return names, names
+        if not policy_key.startswith("/"):
+            return _names_of(policy_key), ()
+        namespace = request.namespace
+        found = _names_by_namespace(policy_key).get(namespace)
+        if found is None or not is_in_namespace(request):
+            return None, ()
+        return found, [f"{namespace}/{name}" for name in found]
+
+    def _planner(self) -> CelPlanner:
         planner = self._current()
         if planner is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")
-        return planner.plan(
-            request, _names_of(policy_key), is_namespaced=self._is_namespaced, pace=pace
-        )
+        return planner
 
 
 class CelValidatingHandler:
@@ -167,3 +198,13 @@ def _note_left_out(review: Review, plan: CelPlan) -> None:
 def _names_of(tail: str) -> frozenset[str]:
     """Return the names in the rest of a path. PERF: few paths, some with many names."""
     return frozenset(filter(None, tail.split("/")))
+
+
+@lru_cache(maxsize=FINE_GRAINED_KEPT_MAX)
+def _names_by_namespace(tail: str) -> Mapping[str, frozenset[str]]:
+    """Return the names in ``/<namespace>/<name>/...``, by namespace."""
+    found: dict[str, set[str]] = {}
+    parts = iter(tail.split("/")[1:])
+    for namespace, name in zip(parts, parts, strict=True):
+        found.setdefault(namespace, set()).add(name)
+    return {namespace: frozenset(names) for namespace, names in found.items()}

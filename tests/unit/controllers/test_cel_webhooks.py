@@ -13,7 +13,7 @@ import pytest
 from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.webhook_config.cel import DecodedCelPolicies, cel_webhooks
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
-from kyverno_mp.limits import WEBHOOK_PATH_CHARACTERS_MAX
+from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX, WEBHOOK_PATH_CHARACTERS_MAX
 from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
 
 PODS = {
@@ -163,10 +163,84 @@ def test_a_namespaced_policy_gets_objects_of_its_namespace_only() -> None:
     found = webhooks(policy("p", "a"), policy("p", "b"), policy("q", "c"))
     (one,) = found.values()
     assert one["name"] == "nvpol.validate.kyverno.svc-fail"
-    assert path_of(one) == "/nvpol/p/q"
+    assert path_of(one) == "/nvpol-keys/a/p/b/p/c/q"
     terms = one["namespaceSelector"]["matchExpressions"]
     assert terms[-1]["values"] == ["a", "b", "c"]
     assert terms[-1]["operator"] == "In"
+
+
+SCALERS = PODS | {
+    "apiGroups": ["autoscaling"],
+    "apiVersions": ["v2"],
+    "resources": ["horizontalpodautoscalers"],
+}
+ANY = SCALERS | {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "share"),
+    [
+        (SCALERS, SCALERS, True),
+        (SCALERS, SERVICES, True),
+        (SCALERS, SCALERS | {"apiVersions": ["v1"]}, False),
+        (SCALERS, SCALERS | {"apiVersions": ["v1", "v2"]}, False),
+        (SCALERS, SCALERS | {"apiVersions": ["*"]}, False),
+        # Ingress was in two groups.
+        (SCALERS, SCALERS | {"apiGroups": ["extensions"]}, False),
+        (SCALERS, ANY, False),
+        (ANY, SCALERS, False),
+        (ANY, ANY, True),
+        (ANY, ANY | {"operations": ["*"]}, True),
+        (SCALERS, SCALERS | {"apiVersions": ["v1"], "operations": ["DELETE"]}, True),
+        (SCALERS, SCALERS | {"operations": ["*"]}, True),
+        (SERVICES | {"resources": ["services/*"]}, SERVICES, True),
+        (
+            SERVICES | {"resources": ["services/*"]},
+            SERVICES | {"apiVersions": ["v2"]},
+            False,
+        ),
+        (
+            SERVICES | {"apiVersions": ["v2"]},
+            SERVICES | {"resources": ["services/*"]},
+            False,
+        ),
+        (SERVICES, SERVICES | {"scope": "Cluster"}, False),
+    ],
+)
+@pytest.mark.parametrize("namespaces", [("", ""), ("a", "b")])
+def test_policies_for_other_versions_share_no_webhook(
+    first: dict[str, Any],
+    second: dict[str, Any],
+    namespaces: tuple[str, str],
+    *,
+    share: bool,
+) -> None:
+    """K8S: an object that a rule names is not converted to the other's version."""
+    one, other = namespaces
+    found = webhooks(
+        policy("p", one, rules=(first,)), policy("q", other, rules=(second,))
+    )
+    assert len(found) == (1 if share else 2)
+
+
+def test_a_rule_with_many_resources_keeps_its_versions() -> None:
+    many = [f"r{number}" for number in range(INDEX_KEYS_PER_FILTER_MAX + 1)]
+    (found,) = webhooks(policy(rules=(SCALERS | {"resources": many},))).values()
+    (rule,) = found["rules"]
+    assert (rule["apiVersions"], rule["resources"]) == (["v2"], ["*/*"])
+
+
+def test_each_version_has_one_webhook_for_all_its_policies() -> None:
+    names = {"v1": "ace", "v2": "bdf"}
+    found = webhooks(
+        *(
+            policy(name, rules=(SCALERS | {"apiVersions": [version]},))
+            for version, given in names.items()
+            for name in given
+        )
+    )
+    paths = sorted(path_of(one) for one in found.values())
+    assert paths == ["/vpol/a/c/e", "/vpol/b/d/f"]
 
 
 def test_names_of_namespaced_policies_do_not_collide() -> None:

@@ -17,9 +17,11 @@ import pytest
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.reporting import Reporting
+from kyverno_mp.program.validating_policy import evaluate
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.source import CelPolicySource
 from kyverno_mp.queues.journal import Journal, JournalReader
@@ -42,6 +44,7 @@ PODS = {
     "operations": ["CREATE", "UPDATE"],
     "resources": ["pods"],
 }
+CLOCK = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
 NO_TEAM = {"expression": "has(object.metadata.labels)", "message": "no team"}
 
 
@@ -109,14 +112,14 @@ class Server:
         path.write_bytes(content)
         path.chmod(0o600)
         self.segment = CelPolicySegment(Segment.attach(path, CEL_POLICIES))
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
-        engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
+        engine = Engine(ClusterData(cel=ports or CelPorts()), CLOCK)
         planner = CelPlanner(
             engine, CelPolicySource(engine, self.segment), self.segment.knows
         )
+        self.records = StubRecords()
         self.service = Service(
             Dependencies(
-                records=StubRecords(),
+                records=self.records,
                 monotonic_ns=time.monotonic_ns,
                 results=results,
             ),
@@ -124,12 +127,16 @@ class Server:
         )
 
     def ask(self, path: str, **changes: Any) -> dict[str, Any]:
-        route = route_of(path.encode())
-        assert route is not None
-        answer = self.service.answer(route, b"", review(**changes))
-        assert isinstance(answer, bytes)
-        response: dict[str, Any] = json.loads(answer)["response"]
-        return response
+        return asked(self.service, path, **changes)
+
+
+def asked(service: Service, path: str, **changes: Any) -> dict[str, Any]:
+    route = route_of(path.encode())
+    assert route is not None
+    answer = service.answer(route, b"", review(**changes))
+    assert isinstance(answer, bytes)
+    response: dict[str, Any] = json.loads(answer)["response"]
+    return response
 
 
 def review(**changes: Any) -> bytes:
@@ -178,6 +185,42 @@ def test_a_warning_is_told_and_denies_nothing(tmp_path: Path) -> None:
     response = server.ask("/vpol/team")
     assert response["allowed"] is True
     assert response["warnings"] == ["Policy team failed: no team"]
+
+
+LONG = "x" * 3 * MESSAGE_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize(
+    "validation",
+    [
+        {"expression": "false", "message": LONG},
+        {"expression": "false", "messageExpression": "string(object.metadata.name)"},
+        {"expression": "{'a': 1}[object.metadata.name] == 1"},
+    ],
+)
+def test_a_long_message_is_truncated(
+    validation: dict[str, Any], tmp_path: Path
+) -> None:
+    """MESSAGE_CHARACTERS_MAX."""
+    server = Server(compiled(policy("team", validation)), tmp_path)
+    response = server.ask("/vpol/team", object={"metadata": {"name": LONG}})
+    assert len(message(response)) < MESSAGE_CHARACTERS_MAX + 100
+
+
+def test_the_messages_of_a_review_are_bounded(tmp_path: Path) -> None:
+    """REVIEW_MESSAGES_CHARACTERS_MAX: further ones are shortened."""
+    names = [f"p{number}" for number in range(150)]
+    bad = {"expression": "false", "messageExpression": "string(object.metadata.name)"}
+    both = ["Deny", "Warn"]
+    server = Server(
+        compiled(*(policy(name, bad, validationActions=both) for name in names)),
+        tmp_path,
+    )
+    response = server.ask("/vpol", object={"metadata": {"name": LONG}})
+    for texts in (message(response), "".join(response["warnings"])):
+        assert texts.count(" failed: ") == 150
+        assert "(shortened)" in texts
+        assert REVIEW_MESSAGES_CHARACTERS_MAX < len(texts) < 1.2e6
 
 
 def test_an_audit_says_nothing(tmp_path: Path) -> None:
@@ -318,6 +361,68 @@ def test_a_bad_exception_revokes_nothing(tmp_path: Path) -> None:
     assert Server(found, tmp_path).ask("/vpol/team")["allowed"] is False
 
 
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "object.spec.nothing == 1",
+        # More than the cost limit of an expression.
+        "[1, 2, 3, 4, 5, 6, 7, 8, 9].all(a, " * 8 + "request.name != ''" + ")" * 8,
+    ],
+)
+def test_a_failing_exception_exempts_nothing(
+    fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its author would else deny everything that the policy matches."""
+    monkeypatch.setattr(evaluate, "COST_MAX", 10_000)
+    condition = [{"name": "c", "expression": fails}]
+    holds = policy("holds", {"expression": "true"})
+    server = Server(
+        compiled(
+            policy(),
+            holds,
+            exception("holds", "a", matchConditions=condition),
+            exception("holds", "b", matchConditions=condition),
+        ),
+        tmp_path,
+    )
+    assert server.ask("/vpol/holds")["allowed"] is True
+    assert message(server.ask("/vpol/team/holds")) == "Policy team failed: no team"
+    assert server.records.errors == ["cel.exception"] * 4
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        "resource.get('v1', 'secrets', 'a', 's').kind == 'x'",
+        "resource.Post('v1', 'configmaps', 'a', {}).kind == 'x'",
+        "http.get('https://a.example') != null",
+        "http.Post('https://a.example', object) != null",
+        "globalContext.get('g', '') != null",
+        "image.getMetadata('i') != null",
+        "[resource][0].get('v1', 'secrets', 'a', 's').kind == 'x'",
+        # What the policy has read is not for the exception's author.
+        "dyn(variables).secret == 'x'",
+    ],
+)
+@pytest.mark.parametrize("namespace", ["", "a"])
+def test_an_exception_calls_nothing(calls: str, namespace: str, tmp_path: Path) -> None:
+    """Its author would act with the permissions of the policy."""
+    found = compiled(
+        policy(namespace=namespace),
+        exception(
+            "team",
+            "a",
+            kind="NamespacedValidatingPolicy" if namespace else "ValidatingPolicy",
+            matchConditions=[{"name": "c", "expression": f"{calls} || true"}],
+        ),
+    )
+    (status,) = found.policies
+    assert status.ready
+    assert "PolicyException a/x is ignored: spec.matchConditions[0]" in status.message
+    path = "/nvpol/team" if namespace else "/vpol/team"
+    assert Server(found, tmp_path).ask(path)["allowed"] is False
+
+
 def test_a_bad_policy_affects_only_itself(tmp_path: Path) -> None:
     bad = policy("bad", {"expression": "nothing"})
     found = compiled(policy(), bad)
@@ -339,6 +444,26 @@ def test_an_unknown_policy_leaves_the_decision_to_the_api_server(
     assert caught.value.code == "webhook.policy_unknown"
 
 
+def test_a_policy_that_becomes_known_meanwhile_is_evaluated(tmp_path: Path) -> None:
+    """The leader publishes between two reads of the worker."""
+    segments = [compiled(policy("other")), compiled(policy("other"), policy())]
+    old, new = (Server(found, tmp_path).segment for found in segments)
+    engine = Engine(ClusterData(), CLOCK)
+
+    def current() -> CelPlanner:
+        """Return the planner of the old snapshot once."""
+        found = CelPlanner(engine, CelPolicySource(engine, served[0]), new.knows)
+        served[0] = new
+        return found
+
+    served = [old]
+    service = Service(
+        Dependencies(records=StubRecords(), monotonic_ns=time.monotonic_ns),
+        handlers_of(StubEvaluate(None), cel=current),
+    )
+    assert message(asked(service, "/vpol/team")) == "Policy team failed: no team"
+
+
 class TestNamespaced:
     def test_it_sees_its_own_namespace_only(self, tmp_path: Path) -> None:
         server = Server(compiled(policy("own", namespace="a")), tmp_path)
@@ -348,6 +473,27 @@ class TestNamespaced:
         assert response["allowed"] is True
         # Its path is not that of cluster policies.
         assert server.ask("/vpol")["allowed"] is True
+
+    def test_an_unknown_one_leaves_the_decision_to_the_api_server(
+        self, tmp_path: Path
+    ) -> None:
+        """A path with namespaces says which policies the worker must know."""
+        server = Server(compiled(policy("own", namespace="a")), tmp_path)
+        known = "/nvpol-keys/a/own/b/other"
+        assert message(server.ask(known)) == "Policy own failed: no team"
+        for path in ("/nvpol-keys/a/later", "/nvpol-keys/a/own/a/later"):
+            with pytest.raises(HttpError) as caught:
+                server.ask(path)
+            assert caught.value.status == 503
+            assert caught.value.code == "webhook.policy_unknown"
+        # Neither a policy of another namespace nor a Namespace needs to wait for it.
+        assert server.ask("/nvpol-keys/c/later")["allowed"] is True
+        kind = {"group": "", "version": "v1", "kind": "Namespace"}
+        resource = {"group": "", "version": "v1", "resource": "namespaces"}
+        response = server.ask("/nvpol-keys/a/later", kind=kind, resource=resource)
+        assert response["allowed"] is True
+        # Upstream's path names no namespaces.
+        assert message(server.ask("/nvpol/own/later")) == "Policy own failed: no team"
 
     def test_it_does_not_see_the_namespace_itself(self, tmp_path: Path) -> None:
         rules = [PODS | {"resources": ["*"], "operations": ["*"]}]
@@ -360,6 +506,22 @@ class TestNamespaced:
             object={"metadata": {"name": "a"}},
         )
         assert response["allowed"] is True
+
+    def test_a_kind_namespace_of_another_group_is_an_object(
+        self, tmp_path: Path
+    ) -> None:
+        rules = [PODS | {"apiGroups": ["x.io"], "resources": ["namespaces"]}]
+        placed = {"expression": "object.metadata.namespace == 'b'", "message": "it is"}
+        own = policy("own", placed, namespace="a", rules=rules)
+        server = Server(compiled(own), tmp_path)
+        for path in ("/nvpol/own", "/nvpol-keys/a/own"):
+            response = server.ask(
+                path,
+                kind={"group": "x.io", "version": "v1", "kind": "Namespace"},
+                resource={"group": "x.io", "version": "v1", "resource": "namespaces"},
+                object={"metadata": {"name": "n"}},
+            )
+            assert message(response) == "Policy own failed: it is"
 
     def test_cluster_functions_do_not_compile(self) -> None:
         reach = {"expression": "resource.get('v1', 'secrets', 'b', 's') == null"}

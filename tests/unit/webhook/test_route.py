@@ -16,6 +16,9 @@ from kyverno_mp.webhook.route import route_of, timeout_ns
         ("/validate/fail/finegrained/pol", "validate", {"Fail"}, "pol"),
         ("/validate/ignore/finegrained/ns/pol", "validate", {"Ignore"}, "ns/pol"),
         ("/mutate/fail/finegrained/ns/pol", "mutate", {"Fail"}, "ns/pol"),
+        ("/vpol/a/b", "vpol", {"Fail", "Ignore"}, "a/b"),
+        ("/nvpol//a/b", "nvpol", {"Fail", "Ignore"}, "a/b"),
+        ("/nvpol-keys/ns/pol", "nvpol", {"Fail", "Ignore"}, "/ns/pol"),
     ],
 )
 def test_paths(path: str, webhook: str, policies: set[str], key: str) -> None:
@@ -38,6 +41,10 @@ def test_paths(path: str, webhook: str, policies: set[str], key: str) -> None:
         b"/validate/fail/finegrained/a/b/c",
         b"/validate/fail/finegrained//b",
         b"/VALIDATE",
+        b"/nvpol-keys",
+        b"/nvpol-keys/ns",
+        b"/nvpol-keys//pol",
+        b"/nvpol-keys/ns/pol/other",
         b"/validate/fail/finegrained/\xff",
         b"/health/liveness",
     ],
