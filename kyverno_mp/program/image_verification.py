@@ -10,7 +10,12 @@ Source: docs/behaviour/images 2.1, 2.3; docs/behaviour/engine 0.4, 8.3.
 from collections.abc import Sequence
 from typing import NoReturn, TypeAlias
 
-from kyverno_mp.errors import BudgetExceeded, DependencyError, Preempted
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DependencyError,
+    Preempted,
+    without_frames,
+)
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
@@ -117,7 +122,7 @@ def verify_request(
             late = 0 < runtime.review_deadline_ns < runtime.monotonic_ns()
             if policy.failure_policy == "Fail" or late or isinstance(error, Preempted):
                 raise
-            left_out.append((policy, error))
+            left_out.append((policy, without_frames(error)))
             # SAFETY: an annotation that came with the object does not stay.
             state.resource = annotated(before, known)
             state.outcomes = known
