@@ -691,6 +691,10 @@ GLOBAL_CONTEXT_BYTES_MAX = 64 * 1024 * 1024
 LIVE_OBJECTS_BYTES_MAX = 32 * 1024 * 1024
 """Objects that one query of a rule may fetch from the API server."""
 
+SCAN_PERMISSION_RESOURCES_MAX = 30
+"""Resources of one ValidatingPolicy whose permissions its status tells of, in three
+calls each: the status of one policy takes the controllers a tenth of a second."""
+
 ACCESS_ANSWERS_MAX = 1024
 """Results of access reviews that a worker caches for a short time."""
 

@@ -6,11 +6,11 @@ arguments.
 Source: docs/behaviour/cel 1 (status), 7; Kyverno pkg/controllers/policystatus/vpol.go.
 
 Upstream says WebhookConfigured when the webhook is registered; here every worker
-evaluates the policy by then. RBACPermissionsGranted asks whether scans may read the
-objects; here no scan evaluates these policies, so it needs no permission.
+evaluates the policy by then. RBACPermissionsGranted says whether scans may read the
+objects; a policy whose objects they may not read is not Ready, as upstream.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -25,17 +25,19 @@ WEBHOOK_CONFIGURED: Final = "WebhookConfigured"
 RBAC_GRANTED: Final = "RBACPermissionsGranted"
 _OURS: Final = frozenset({WEBHOOK_CONFIGURED, RBAC_GRANTED})
 _REPORTED: Final = "Policy is ready for reporting."
+_NOT_REPORTED: Final = "Policy is not ready for reporting, missing permissions: "
 _CONFIGURED: Final = "Webhook configured."
 _NOT_CONFIGURED: Final = "Policy is not configured in the webhook."
 _MESSAGE_CHARACTERS_MAX: Final = 1024
 _TARGETS: Final = {
-    "cronjobs": ("batch", "CronJob"),
     "daemonsets": ("apps", "DaemonSet"),
     "deployments": ("apps", "Deployment"),
-    "jobs": ("batch", "Job"),
     "replicasets": ("apps", "ReplicaSet"),
     "statefulsets": ("apps", "StatefulSet"),
+    "cronjobs": ("batch", "CronJob"),
+    "jobs": ("batch", "Job"),
 }
+"""In upstream's order: by group, then by resource."""
 
 
 def cel_status_of(
@@ -45,8 +47,12 @@ def cel_status_of(
     *,
     ready: bool,
     message: str,
+    missing: Sequence[str] = (),
 ) -> Json:
-    """Return the whole status; conditions of other writers stay."""
+    """Return the whole status; conditions of other writers stay.
+
+    ``missing``: the permissions that scans lack.
+    """
     told = before.get("conditionStatus") or {}
     given = told.get("conditions") or []
     since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -55,7 +61,9 @@ def cel_status_of(
         _condition(
             WEBHOOK_CONFIGURED, text or _NOT_CONFIGURED, given, since, holds=ready
         ),
-        _condition(RBAC_GRANTED, _REPORTED, given, since, holds=True),
+        _condition(
+            RBAC_GRANTED, _permissions(missing), given, since, holds=not missing
+        ),
     ]
     others = [one for one in given if one.get("type") not in _OURS]
     configs = {name: _config_of(spec) for name, spec in copies_of(policy.spec)}
@@ -65,10 +73,17 @@ def cel_status_of(
         "conditionStatus": {
             **told,
             "conditions": [*others, *ours],
-            "ready": ready,
+            "ready": ready and not missing,
         },
         "generated": before.get("generated") is True,
     }
+
+
+def _permissions(missing: Sequence[str]) -> str:
+    text = f"{_NOT_REPORTED}{'; '.join(missing)}" if missing else _REPORTED
+    if len(text) < _MESSAGE_CHARACTERS_MAX:
+        return f"{text}." if missing else text
+    return text[:_MESSAGE_CHARACTERS_MAX]
 
 
 def _condition(

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.controllers.cel_status import cel_status_of
+from kyverno_mp.controllers.scan_permissions import MissingPermissions
 from kyverno_mp.controllers.stored_rule import as_stored
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
@@ -84,11 +85,19 @@ def _nobody_lags(_policy: Reported) -> Sequence[str]:
     return ()
 
 
+def _nothing_missing(_policy: AnyValidatingPolicy) -> Sequence[str]:
+    return ()
+
+
 class PolicyStatuses:
     """The statuses already written, so that each policy is read only once."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(
+        self, objects: Objects, missing: MissingPermissions = _nothing_missing
+    ) -> None:
+        """``missing`` returns the permissions that scans lack."""
         self._objects = objects
+        self._missing = missing
         self._written: dict[PolicyName, tuple[Reported, bool]] = {}
         self._refused: set[PolicyName] = set()
         """Policies whose status was refused since the cycle began."""
@@ -159,12 +168,17 @@ class PolicyStatuses:
     def _write_one(
         self, policy: Reported, now: datetime, *, ready: bool, message: str
     ) -> None:
+        cel = None if isinstance(policy, ClusterPolicy | Policy) else policy
+        missing = () if cel is None else self._missing(cel)
+
         def edit(raw: Json) -> Json | None:
             before = raw.get("status") or {}
             after = (
                 status_of(policy, before, now, ready=ready, message=message)
                 if isinstance(policy, ClusterPolicy | Policy)
-                else cel_status_of(policy, before, now, ready=ready, message=message)
+                else cel_status_of(
+                    policy, before, now, ready=ready, message=message, missing=missing
+                )
             )
             return None if after == before else {**raw, "status": after}
 

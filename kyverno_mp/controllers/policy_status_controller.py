@@ -20,7 +20,6 @@ from kyverno_mp.controllers.webhook_config.controller import (
     Registered,
     WebhookController,
 )
-from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.lease import Election
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Result
@@ -35,7 +34,7 @@ class PolicyStatusController:
 
     def __init__(
         self,
-        objects: Objects,
+        statuses: PolicyStatuses,
         election: Election,
         clock: Clock,
         *,
@@ -43,11 +42,12 @@ class PolicyStatusController:
         served: Callable[[], Served],
         lagging: Callable[[Reported], Sequence[str]],
     ) -> None:
-        """``served``: what every worker of this pod has in force.
+        """``statuses``: written by who holds the lease.
 
-        ``lagging`` returns the other replicas that do not yet enforce a policy.
+        ``served``: what every worker of this pod has in force; ``lagging`` returns the
+        other replicas that do not yet enforce a policy.
         """
-        self._statuses = PolicyStatuses(objects.guarded(election.guard))
+        self._statuses = statuses
         self._election = election
         self._clock = clock
         self._webhooks = webhooks

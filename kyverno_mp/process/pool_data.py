@@ -13,12 +13,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.egress.clients import open_calls
+from kyverno_mp.egress.api_calls import LiveCalls
+from kyverno_mp.egress.clients import open_services
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.kinds import KINDS, LiveKinds
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.policy.configuration import successes_of
@@ -26,7 +28,7 @@ from kyverno_mp.program.matching.filters import (
     ResourceFilters,
     parse_resource_filters,
 )
-from kyverno_mp.program.ports import ClusterData, RuleSettings
+from kyverno_mp.program.ports import CelPorts, ClusterData, RuleSettings
 from kyverno_mp.program.request import Request
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
@@ -74,15 +76,27 @@ class PoolData:
         shared = SharedClusterData(
             {name: one.current for name, one in self._followers.items()}
         )
-        objects = LiveObjects(client, LiveKinds(self._kinds, client))
+        kinds = LiveKinds(self._kinds, client)
+        objects = LiveObjects(client, kinds)
+        services = open_services(settings)
+        namespaces = LiveNamespaces(shared.namespace, client)
         self.cluster_data = ClusterData(
             config_maps=LiveConfigMaps(None, client),
-            api_calls=open_calls(settings, client),
+            api_calls=LiveCalls(client, services),
             global_context=shared,
             namespaces=shared,
-            namespace_objects=LiveNamespaces(shared.namespace, client),
+            namespace_objects=namespaces,
             objects=objects,
             scopes=objects,
+            cel=CelPorts(
+                resources=LiveResources(lambda: client, kinds.plural_of),
+                own_resources=LiveResources(
+                    lambda: client, kinds.plural_of, is_namespaced=True
+                ),
+                references=shared,
+                services=services,
+                namespaces=namespaces,
+            ),
             random_bytes=os.urandom,
             resolve_host=resolve_host,
             settings=self._rule_settings,

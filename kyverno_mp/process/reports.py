@@ -30,6 +30,7 @@ from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.evaluator import BatchEvaluator
 from kyverno_mp.reports.start import run as write_reports
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
@@ -83,14 +84,14 @@ def run_evaluator(start: Start) -> None:
     data = PoolData(settings, snapshot, client, ACCOUNT)
     while not data.is_whole():
         time.sleep(_POLL_S)
-    policies = _follow(snapshot)
+    policies, cel_policies = _follow(snapshot), _follow_cel(snapshot)
     evaluator = BatchEvaluator(
         policies.current,
         Engine(data.cluster_data, Clock(lambda: datetime.now(UTC), time.monotonic_ns)),
-        data.cluster_data.namespaces,
         types=_words(settings.reports_of),
         results=_words(settings.reports_results),
         is_excluded=_excluded(settings, data),
+        cel_policies=cel_policies.current,
     )
     evaluate(start.runtime_dir / _SOCKET, evaluator.answer, threading.Event())
 
@@ -100,10 +101,14 @@ class _Published:
 
     def __init__(self, snapshot: Path, data: PoolData) -> None:
         self._policies = _follow(snapshot)
+        self._cel_policies = _follow_cel(snapshot)
         self._data = data
 
     def policies(self) -> PolicySegment | None:
         return self._policies.current()
+
+    def cel_policies(self) -> CelPolicySegment | None:
+        return self._cel_policies.current()
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         segment = self._data.segment("namespaces")
@@ -133,6 +138,16 @@ def _follow(snapshot: Path) -> Follower[PolicySegment]:
         ControlPage.open(snapshot),
         POLICIES,
         lambda segment, _previous: PolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_cel(snapshot: Path) -> Follower[CelPolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        CEL_POLICIES,
+        lambda segment, _previous: CelPolicySegment(segment),
         on_refused=refused,
     )
 

@@ -88,7 +88,7 @@ class AdmissionRules:
         linked = [one for one in self._linked.values() if one is not None]
         if not linked:
             return
-        asked = _asked(request, resource)
+        asked = creation_of(request, resource)
         for one in linked:
             runtime.begin_policy(one, is_tenant=False)
             found = self._guarded(one, asked, runtime)
@@ -227,7 +227,7 @@ def _applies(ir: AdmissionPolicyIR, request: Request) -> bool:
     )
 
 
-def _asked(request: Request, resource: Resource) -> Request:
+def creation_of(request: Request, resource: Resource) -> Request:
     """Return the request as the API server would make it for a creation."""
     named = {
         "group": resource.group,

@@ -22,6 +22,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     plural: str = ""
     documents: tuple[bytes, ...] = ()
     """Admission policies of the API server itself, with their bindings."""
+    cel_generation: int = 0
+    """Of the policies in CEL, at least; 0: the coordinator has none."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):

@@ -124,6 +124,7 @@ class Dispatch:
             tuple(item.raw for item in items),
             resource.plural,
             plan.documents_of(resource),
+            plan.cel_generation,
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
 

@@ -19,6 +19,8 @@ from kyverno_mp.program.secrecy import hides_values
 
 KYVERNO: Final = "kyverno"
 """Source of the rows of ClusterPolicy and Policy."""
+VALIDATING: Final = "KyvernoValidatingPolicy"
+"""Source of the rows of ValidatingPolicy and NamespacedValidatingPolicy."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of a row's ``result``, in the order of a summary."""
 _WORD: Final = {
@@ -34,9 +36,9 @@ _SOURCES: Final = {
     "MutatingPolicy": "KyvernoMutatingPolicy",
     "NamespacedGeneratingPolicy": "KyvernoGeneratingPolicy",
     "NamespacedMutatingPolicy": "KyvernoMutatingPolicy",
-    "NamespacedValidatingPolicy": "KyvernoValidatingPolicy",
+    "NamespacedValidatingPolicy": VALIDATING,
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
-    "ValidatingPolicy": "KyvernoValidatingPolicy",
+    "ValidatingPolicy": VALIDATING,
 }
 """The source of the rows of a policy, by its kind."""
 _BOUND: Final = frozenset({"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"})

@@ -32,12 +32,12 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.ports import Namespaces
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.admission_rules import AdmissionRules
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
+from kyverno_mp.reports.cel_rules import CelRules
 from kyverno_mp.reports.entries import Row, merge_key_of, public_row_of
 from kyverno_mp.reports.fingerprints import (
     fingerprint_of,
@@ -47,6 +47,7 @@ from kyverno_mp.reports.fingerprints import (
     plain_row,
 )
 from kyverno_mp.reports.linking import ScannedPolicy, link
+from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.jsonvalue import Json
 
@@ -55,6 +56,7 @@ _LAGGING_S: Final = 2.0
 """How long an evaluator waits for the policies that the coordinator knows already."""
 _POLL_S: Final = 0.02
 _DEFECT: Final = "internal error, see the log of the evaluator"
+_BEHIND: Final = "the evaluator does not have the newest policies yet"
 _STATUSES: Final = {"warn": "warning"}
 
 
@@ -65,21 +67,23 @@ class BatchEvaluator:
         self,
         policies: Callable[[], PolicySegment | None],
         engine: Engine,
-        namespaces: Namespaces | None,
         *,
         types: frozenset[str],
         results: frozenset[str],
         is_excluded: Callable[[Request], bool] = lambda _request: False,
+        cel_policies: Callable[[], CelPolicySegment | None] = lambda: None,
     ) -> None:
         """``types`` of rules and ``results`` that are reported, as settings say."""
         self._policies = policies
+        self._cel_policies = cel_policies
         self._engine = engine
-        self._namespaces = namespaces
         self._types = types
         self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
         self._is_excluded = is_excluded
         data = engine.cluster_data
+        self._namespaces = data.namespaces
         self._admission = AdmissionRules(data.objects, data.scopes)
+        self._cel = CelRules(data.cel, types)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[ScannedPolicy]] = {}
 
@@ -101,6 +105,10 @@ class BatchEvaluator:
             kind=batch.kind,
         )
         try:
+            cel = self._cel_policies()
+            if (0 if cel is None else cel.generation) < batch.cel_generation:
+                return _none_of(batch, segment.generation, _BEHIND)
+            self._cel.begin(cel, resource)
             self._admission.begin(batch.documents)
             policies = self._policies_of(segment, resource)
         except (DependencyError, SnapshotUnusable) as error:
@@ -195,6 +203,11 @@ class BatchEvaluator:
                 found.add(ir, [one])
             else:
                 found.wait(ir, [ir.name], one)
+        for compiled, one in self._cel.results(request, resource, context.runtime):
+            if isinstance(one, RuleResult):
+                found.add(compiled.policy, [one])
+            else:
+                found.wait(compiled.policy, [""], one)
         return found.evaluated()
 
     def _results(

@@ -21,22 +21,25 @@ import msgspec
 from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.events import Reference
-from kyverno_mp.kube.policy_events import POLICY_VERSION
+from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION, POLICY_VERSION
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.reports.entries import KYVERNO
+from kyverno_mp.program.reporting import DISABLED, VALIDATE
+from kyverno_mp.program.validating_policy.scans import is_derived
+from kyverno_mp.program.validating_policy.scans import is_scanned as is_scanned_cel
+from kyverno_mp.reports.entries import KYVERNO, VALIDATING, merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.values.wildcard import matches
 
-DISABLED: Final = "reports.kyverno.io/disabled"
-"""Label of policies that are not reported."""
 _DIGEST_BYTES: Final = 16
 
 
 class Named(NamedTuple):
-    """A resource that an admission policy of the API server names; ``*`` = any."""
+    """A resource that a policy with matchConstraints names; ``*`` = any."""
 
     group: str
     version: str
@@ -80,15 +83,17 @@ class ScannedRule(msgspec.Struct, frozen=True):
         """Return whether objects of the resource can match."""
         if self.namespace and not resource.namespaced:
             return False
-        if self.document:
-            return any(one.is_of(resource) for one in self.named)
-        return any(names(kind, resource) for kind in self.kinds)
+        return any(names(kind, resource) for kind in self.kinds) or any(
+            one.is_of(resource) for one in self.named
+        )
 
 
 class Plan(msgspec.Struct, frozen=True):
     """What is scanned with one generation of the policies."""
 
     generation: int = 0
+    cel_generation: int = 0
+    """That of the policies in CEL; 0: they are not known yet."""
     rules: tuple[ScannedRule, ...] = ()
     admission: tuple[ScannedRule, ...] = ()
     """Those of ``rules`` that are policies of the API server itself."""
@@ -113,13 +118,11 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def named(self) -> frozenset[Named]:
-        """The resources that admission policies name.
+        """The resources that policies with matchConstraints name.
 
         KYVERNO: those with ``*`` and subresources are not looked for.
         """
-        return frozenset(
-            one for rule in self.admission for one in rule.named if one.is_one
-        )
+        return frozenset(one for rule in self.rules for one in rule.named if one.is_one)
 
     @property
     def selectors(self) -> list[KindSelector]:
@@ -137,8 +140,12 @@ def plan_of(
     types: Iterable[str],
     admission: tuple[ScannedRule, ...] = (),
     unknown: frozenset[str] = frozenset(),
+    cel: CelPolicySegment | None = None,
 ) -> Plan:
-    """Return the plan. ``types``: the types of rules that are scanned."""
+    """Return the plan. ``types``: the types of rules that are scanned.
+
+    Without ``cel``, the rows of policies in CEL stay as they are.
+    """
     scanned: list[ScannedRule] = list(admission)
     derived = {one.key for one in admission}
     live = set(derived)
@@ -154,13 +161,22 @@ def plan_of(
             references[KYVERNO, policy.key] = scanned[-1].policy
             if rule.name not in policy.review_rules:
                 derived.add(key)
+    for ir in () if cel is None else cel_policies_of(cel):
+        one = scanned_policy(ir)
+        live.add(one.key)
+        if is_scanned_policy(ir, wanted):
+            scanned.append(one)
+            references[VALIDATING, ir.policy.key] = one.policy
+            if is_derived(ir):
+                derived.add(one.key)
     return Plan(
         generation=segment.generation,
+        cel_generation=0 if cel is None else cel.generation,
         rules=tuple(scanned),
         admission=admission,
         derived=frozenset(derived),
         live=frozenset(live),
-        unknown=unknown,
+        unknown=unknown | {VALIDATING} if cel is None else unknown,
         references=references,
     )
 
@@ -171,6 +187,47 @@ def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
         policy = segment.policy(position)
         for number in range(segment.rules_of(position)):
             yield policy, segment.rule(position, number)
+
+
+def cel_policies_of(segment: CelPolicySegment) -> Iterator[ValidatingPolicyIR]:
+    """Yield the policies in CEL that are reported."""
+    for position in range(segment.policy_count):
+        ir = segment.validating_policy(position)
+        if not is_disabled(ir.policy):
+            yield ir
+
+
+def is_scanned_policy(ir: ValidatingPolicyIR, types: frozenset[str]) -> bool:
+    """Return whether existing objects are evaluated by a policy in CEL."""
+    return VALIDATE in types and is_scanned_cel(ir)
+
+
+def scanned_policy(ir: ValidatingPolicyIR) -> ScannedRule:
+    """Return a policy in CEL as a rule of the plan."""
+    policy = ir.policy
+    given = [one.constraints for one in ir.bodies if one.constraints is not None]
+    return ScannedRule(
+        namespace=policy.namespace,
+        kinds=(),
+        digest=_digest_of(ir),
+        # ``namespaceObject`` is at hand everywhere.
+        reads_labels=True,
+        reads_data=ir.effects != EFFECT_PURE,
+        named=tuple(
+            dict.fromkeys(
+                Named(group, version, resource)
+                for constraints in given
+                for rule in constraints.rules
+                for group in rule.groups
+                for version in rule.versions
+                for resource in rule.resources
+            )
+        ),
+        key=key_of_names(merge_key_of(policy, "")),
+        policy=Reference(
+            CEL_POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
+        ),
+    )
 
 
 def is_disabled(policy: PolicyIR) -> bool:
@@ -227,6 +284,17 @@ def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
         *(policy.kind, policy.key, policy.apply_rules, policy.background),
         *(policy.admission, policy.scored, policy.category, policy.severity),
         rule,
+    )
+    data = msgspec.msgpack.encode(shown)
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _digest_of(ir: ValidatingPolicyIR) -> bytes:
+    policy = ir.policy
+    shown = (
+        *(policy.kind, policy.key, policy.background, policy.admission),
+        *(policy.scored, policy.category, policy.severity, policy.failure_policy),
+        *(ir.bodies, ir.exceptions),
     )
     data = msgspec.msgpack.encode(shown)
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()

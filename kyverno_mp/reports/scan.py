@@ -27,7 +27,7 @@ from kyverno_mp.errors import (
     KubeRefused,
     SnapshotUnusable,
 )
-from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WATCHES_MAX
 from kyverno_mp.queues.work_queue import Backoff
@@ -36,6 +36,7 @@ from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.entries import Subject
 from kyverno_mp.reports.feed import Feed
 from kyverno_mp.reports.kinds import Kinds
+from kyverno_mp.reports.objects import StoredReport
 from kyverno_mp.reports.plan import Plan, ScannedRule, plan_of, signature_of
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.watches import KindWatch
@@ -125,6 +126,7 @@ class Scan:
         self._awaited_s: float | None = None
         """Since when kinds of admission policies are awaited."""
         self._swept: Plan | None = None
+        self._unswept: set[Key] = set()
         self._labels_at = 0
         self._labels: Mapping[str, bytes] | None = None
         self._data: tuple[int, ...] | None = None
@@ -168,12 +170,19 @@ class Scan:
         self.admission.follow(self._kinds.served)
         if self._is_waiting():
             return
-        is_current = segment.generation == self.plan.generation
+        # After the policies: what the leader published before them is there.
+        cel = self._dependencies.published.cel_policies()
+        cel_generation = 0 if cel is None else cel.generation
+        is_current = (segment.generation, cel_generation) == (
+            self.plan.generation,
+            self.plan.cel_generation,
+        )
         if is_current and not served_changed and not self.admission.has_changed:
             return
         # Before the rules: a kind that becomes known meanwhile keeps its rows.
         unknown = self.admission.unknown
-        plan = plan_of(segment, self._types(), self.admission.rules(), unknown)
+        rules = self.admission.rules()
+        plan = plan_of(segment, self._types(), rules, unknown, cel)
         wanted = {
             (one.group, one.plural): one
             for one in self._kinds.of(plan.selectors, plan.named)
@@ -271,19 +280,33 @@ class Scan:
     def _sweep(self) -> None:
         """Remove rows of rules that are gone, once for each plan.
 
-        Raises: DependencyError.
+        Reports of which the informers lack our last write are looked at when they have
+        it. Raises: DependencyError.
         """
-        if self._swept is self.plan or not self.plan.generation:
+        if not self.plan.generation:
             return
         if not self._stored.synced or not self._writer.stores:
             return
+        if self._swept is not self.plan:
+            # Before the reports are read: what is written from now on follows the plan.
+            unseen, plan = self._stored.unseen(), self.plan
+            self._prune(self._stored.items())
+            self._swept, self._unswept = plan, unseen
+        elif self._unswept:
+            seen = {key for key in self._unswept if self._stored.is_known(key)}
+            found = [(key, self._stored.get(key)) for key in seen]
+            self._prune((key, one) for key, one in found if one is not None)
+            self._unswept -= seen
+
+    def _prune(self, reports: Iterable[tuple[Key, StoredReport]]) -> None:
+        """Remove outdated rows. Raises: DependencyError, after the other reports."""
         plan = self.plan
         kinds = {
             (one.resource.api_version, one.resource.kind)
             for one in self.resources.values()
         }
         failure: DependencyError | None = None
-        for (namespace, uid), report in self._stored.items():
+        for (namespace, uid), report in reports:
             is_scanned = (report.api_version, report.kind) in kinds
             if is_outdated(report.fingerprints, plan, is_scanned=is_scanned):
                 subject = Subject(
@@ -299,7 +322,6 @@ class Scan:
                     failure = error
         if failure is not None:
             raise failure
-        self._swept = plan
 
     def _scan_due(self) -> None:
         """List and feed what is due; a kind that fails stops no other.

@@ -64,6 +64,11 @@ class StoredReports:
             self._written[key] = resource_version
         self._seen(key)
 
+    def unseen(self) -> set[Key]:
+        """Return the reports whose last write of ours the informers may lack."""
+        with self._lock:
+            return set(self._written)
+
     def items(self) -> Iterator[tuple[Key, StoredReport]]:
         """Yield all reports."""
         for informer in self.informers:

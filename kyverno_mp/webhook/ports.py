@@ -248,6 +248,14 @@ class Results(Protocol):
     def validated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
         """Record results of an allowed request that travel, with their messages."""
 
+    def evaluated(
+        self,
+        request: Request,
+        responses: Sequence[PolicyResponse],
+        derived: Sequence[PolicyResponse],
+    ) -> None:
+        """Record results of policies in CEL; ``derived``: those that scans find."""
+
     def mutated(self, request: Request, responses: Sequence[PolicyResponse]) -> None:
         """Record what mutate rules did."""
 

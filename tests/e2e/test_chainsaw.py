@@ -19,13 +19,16 @@ from tests.e2e.conftest import Cluster
 CASES = Path(__file__).with_name("cases")
 
 
-def _run(name: str, cluster: Cluster, api: Api, folder: Path) -> None:
+def _run(
+    name: str, cluster: Cluster, api: Api, folder: Path, *, is_brief: bool = False
+) -> None:
     staged = folder / name
     shutil.copytree(CASES / name, staged)
     environment = command_environment(
         cluster.kubeconfig, cluster.kubectl, folder / "bin"
     )
-    run_test(read_test(staged / "chainsaw-test.yaml"), api, environment)
+    test = read_test(staged / "chainsaw-test.yaml")
+    run_test(test, api, environment, is_brief=is_brief)
 
 
 def _namespaces(api: Api) -> set[str]:
@@ -56,6 +59,14 @@ def test_a_failed_step_ends_the_test_and_is_cleaned_up(
     assert done == {"chainsaw-test.yaml", "caught", "ended", "cleaned"}
     status, _ = api.ask("GET", "/api/v1/namespaces/rescue/configmaps/made")
     assert status == 404
+
+
+def test_a_first_run_waits_less_before_a_write(
+    cluster: Cluster, api: Api, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    _run("brief", cluster, api, tmp_path, is_brief=True)
+    assert 3 <= time.monotonic() - began < 50
 
 
 def test_what_was_there_before_stays(

@@ -131,8 +131,9 @@ def test_case(
         sweep(api, products.await_no_policies)
         put_back(api)
         try:
-            pause_s = 0.0 if left == RUNS - 1 else 1.0
-            run_test(test, api, environment, pause_s=pause_s)
+            is_first = left == RUNS - 1
+            pause_s = 0.0 if is_first else 1.0
+            run_test(test, api, environment, pause_s=pause_s, is_brief=is_first)
         except (Failed, Refused, Error) as error:
             if not known and not left:
                 raise

@@ -13,6 +13,7 @@ policy writes may get into it unless the API server accepts it.
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -31,6 +32,7 @@ from kyverno_mp.controllers.webhook_config.rules import (
     ALL_OPERATIONS,
     Entry,
     rules_of,
+    rules_of_parts,
 )
 from kyverno_mp.errors import InputError
 from kyverno_mp.limits import (
@@ -119,7 +121,7 @@ class _Webhook:
         """Add one policy."""
         self.names.append(policy.metadata.name)
         self.namespaces.add(policy.metadata.namespace)
-        self.entries.update(_entries_of(policy))
+        self.entries.update(chain.from_iterable(_parts_of(policy)))
 
 
 def cel_webhooks(
@@ -194,7 +196,9 @@ def _rendered(
     found: Json = {
         "name": name,
         "clientConfig": client_config(options, f"{path}/{key}"),
-        "rules": rules_of(webhook.entries, ephemeral=False),
+        "rules": rules_of_parts(_parts_of(own))
+        if own is not None
+        else rules_of(webhook.entries, ephemeral=False),
         "failurePolicy": webhook.failure_policy,
         "matchPolicy": "Exact" if own and _is_exact(own) else "Equivalent",
         "namespaceSelector": _namespace_selector(webhook, options),
@@ -265,12 +269,15 @@ def _merged(first: Json, second: Json) -> Json:
     return found
 
 
-def _entries_of(policy: AnyValidatingPolicy) -> Iterator[Entry]:
+def _parts_of(policy: AnyValidatingPolicy) -> list[list[Entry]]:
+    """Return what the policy matches, then what each of its autogen copies matches."""
     specs = [policy.spec, *(spec for _, spec in copies_of(policy.spec))]
-    for spec in specs:
-        constraints = spec.match_constraints
-        for rule in constraints.resource_rules if constraints is not None else ():
-            yield from _entries_of_rule(rule)
+    constraints = (spec.match_constraints for spec in specs)
+    return [
+        [entry for rule in one.resource_rules for entry in _entries_of_rule(rule)]
+        for one in constraints
+        if one is not None
+    ]
 
 
 def _entries_of_rule(rule: NamedRuleWithOperations) -> Iterator[Entry]:

@@ -62,6 +62,12 @@ def rules_of(entries: Iterable[Entry], *, ephemeral: bool = True) -> list[Json]:
     return sorted(found, key=_order)
 
 
+def rules_of_parts(parts: Iterable[Iterable[Entry]]) -> list[Json]:
+    """Return sorted rules, at least one for each part, as upstream registers copies."""
+    found = [rule for part in parts for rule in rules_of(part, ephemeral=False)]
+    return sorted(found, key=_order)
+
+
 def _by_operations(resources: dict[str, set[str]]) -> dict[frozenset[str], set[str]]:
     turned: dict[frozenset[str], set[str]] = defaultdict(set)
     for name, operations in resources.items():

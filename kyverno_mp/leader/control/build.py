@@ -21,11 +21,14 @@ from kyverno_mp.controllers.global_context_controller import GlobalContextContro
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.controllers.global_context_status import GlobalContextStatuses
 from kyverno_mp.controllers.health_lease import HealthLease
+from kyverno_mp.controllers.policy_status import PolicyStatuses
 from kyverno_mp.controllers.policy_status_controller import PolicyStatusController
 from kyverno_mp.controllers.replicas import ReplicasController
+from kyverno_mp.controllers.scan_permissions import scan_permissions
 from kyverno_mp.controllers.webhook_config import controller as webhooks
 from kyverno_mp.controllers.webhook_config.controller import Inputs, WebhookController
 from kyverno_mp.controllers.webhook_config.owner import find_owner
+from kyverno_mp.egress.access_reviews import LivePermissions
 from kyverno_mp.leader.control import health, keys
 from kyverno_mp.leader.control.dependencies import Dependencies
 from kyverno_mp.leader.control.health import (
@@ -136,8 +139,12 @@ def status_controller(
 ) -> PolicyStatusController:
     """Reconcile the statuses of policies."""
     replica, policies = shared.replica, shared.followed.policies
+    missing = scan_permissions(
+        LivePermissions(shared.followed.client),
+        replica.settings.reports_service_account,
+    )
     return PolicyStatusController(
-        shared.objects,
+        PolicyStatuses(shared.guarded, missing),
         shared.election,
         replica.clock,
         webhooks=webhook,

@@ -34,6 +34,7 @@ from kyverno_mp.program.context.cel_scope import (
 )
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.scans import expressions_of, is_derived
 from kyverno_mp.program.validating_policy.scope import (
     KYVERNO,
     NAMESPACED,
@@ -89,7 +90,7 @@ class _Body:
 class LinkedValidatingPolicy:
     """One linked policy; safe to share between threads."""
 
-    __slots__ = ("_bodies", "_exceptions", "ir", "reads_namespace")
+    __slots__ = ("_bodies", "_exceptions", "_is_derived", "ir", "reads_namespace")
 
     def __init__(self, ir: ValidatingPolicyIR) -> None:
         self.ir = ir
@@ -102,6 +103,14 @@ class LinkedValidatingPolicy:
         ]
         self.reads_namespace = _reads_namespace(ir)
         """The result depends on the labels or the content of the Namespace."""
+        self._is_derived: bool | None = None
+
+    @property
+    def is_derived(self) -> bool:
+        """Whether a scan gives the results that a review gives."""
+        if self._is_derived is None:
+            self._is_derived = is_derived(self.ir)
+        return self._is_derived
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Answer]:
         """Yield the answer of the policy as written, then those of its copies.
@@ -186,19 +195,7 @@ def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
     given = [body.constraints for body in ir.bodies]
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True
-    return any(_NAMESPACE in text for text in _texts(ir))
-
-
-def _texts(ir: ValidatingPolicyIR) -> Iterator[str]:
-    for body in ir.bodies:
-        for named in (*body.conditions, *body.variables, *body.annotations):
-            yield named.expression.text
-        for given in body.validations:
-            yield given.expression.text
-            if given.message_expression is not None:
-                yield given.message_expression.text
-    for exception in ir.exceptions:
-        yield from (one.expression.text for one in exception.conditions)
+    return any(_NAMESPACE in one.text for one in expressions_of(ir))
 
 
 def is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:

@@ -41,6 +41,8 @@ class Verdict:
     response: PolicyResponse
     actions: tuple[str, ...]
     denies: bool
+    is_derived: bool = False
+    """A scan finds the same results."""
 
 
 class CelPlan:
@@ -118,7 +120,9 @@ class CelPlan:
                 linked.ir.policy, results, "Enforce" if enforces else "Audit"
             )
             denies = _fails(linked) if at in self._failed else enforces
-            found.append(Verdict(response, linked.ir.actions, denies))
+            found.append(
+                Verdict(response, linked.ir.actions, denies, linked.is_derived)
+            )
         return found
 
     def unfinished_fails(self) -> bool:

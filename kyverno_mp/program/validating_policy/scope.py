@@ -66,6 +66,13 @@ def _reads_object_only(expression: Expression) -> bool:
     return True
 
 
+def names_any(expression: Expression, names: frozenset[str]) -> bool:
+    """Return whether an expression reads one of these variables."""
+    return any(
+        type(node) is Ident and node.name in names for node in _nodes(expression.node)
+    )
+
+
 def _nodes(root: Any) -> Iterator[Any]:
     waiting = [root]
     while waiting:

@@ -20,7 +20,7 @@ from kyverno_mp.limits import (
     RESULT_ROWS_CACHED_MAX,
     RESULT_ROWS_MAX,
 )
-from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, Reporting
+from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE, Reporting
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.secrecy import hides_values
@@ -63,6 +63,22 @@ class ResultSink:
     def validated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
         """Record results that travel: of an allowed request, with their messages."""
         self._append(request, responses)
+
+    def evaluated(
+        self,
+        request: Request,
+        responses: Iterable[PolicyResponse],
+        derived: Iterable[PolicyResponse],
+    ) -> None:
+        """Record results of policies in CEL that no scan finds.
+
+        ``derived``: those that one finds, if objects are scanned.
+        """
+        reporting = self._reporting
+        found = [*responses, *(() if reporting.scans else derived)]
+        self._append(
+            request, [r for r in found if reporting.reports(r.policy, VALIDATE)]
+        )
 
     def mutated(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
         """Record what mutate rules did.

@@ -1,12 +1,12 @@
 """Validate by policies in CEL: deny, warn, and record what audits.
 
 Room: webhook. Takes: a Review and its CelPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the sink.
+Next: review (its exits). May touch: the sink, the results for reports.
 Source: docs/behaviour/cel 6 (admission); docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/vpol/handler.go.
 
 Everything is evaluated before the answer, as warnings need it. The results are events
-and metrics; the reports pool does not know these policies yet, so none travel to it.
+and metrics; those that no scan finds travel to the reports.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -119,7 +119,7 @@ def _answer(
     if reasons:
         review.report(responses, blocked=True)
         return review.deny("; ".join(reasons), responses, texts)
-    _pass_on(review, responses)
+    _pass_on(review, verdicts, responses)
     return review.allow(texts, responses)
 
 
@@ -131,8 +131,10 @@ def _told(response: PolicyResponse) -> Iterator[str]:
             yield f"Policy {response.policy.name} {word}: {found.message}"
 
 
-def _pass_on(review: Review, responses: Sequence[PolicyResponse]) -> None:
-    """Record the events of an allowed review; a failure changes no answer."""
+def _pass_on(
+    review: Review, verdicts: Sequence[Verdict], responses: Sequence[PolicyResponse]
+) -> None:
+    """Record events and results of an allowed review; a failure changes no answer."""
     dependencies, request = review.dependencies, review.request
     if request.dry_run or not responses:
         return
@@ -141,6 +143,12 @@ def _pass_on(review: Review, responses: Sequence[PolicyResponse]) -> None:
             enforced = [one for one in responses if one.action == "Enforce"]
             audited = [one for one in responses if one.action != "Enforce"]
             dependencies.sink.deliver(request, enforced, audited, _as_it_is)
+        if dependencies.results is not None and dependencies.results.takes(request):
+            dependencies.results.evaluated(
+                request,
+                [one.response for one in verdicts if not one.is_derived],
+                [one.response for one in verdicts if one.is_derived],
+            )
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)
 

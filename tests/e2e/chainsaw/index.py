@@ -37,6 +37,9 @@ BUILT: Final = frozenset(
         "mutate existing",
         "reports",
         "admission policies",
+        "verify images",
+        "verify manifests",
+        "validating policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -151,7 +154,8 @@ def all_cases() -> tuple[Case, ...]:
             continue
         tags, needs = frozenset(raw["tags"]), frozenset(raw["needs"])
         recorded = verdicts.get(raw["id"], {})
-        verdict = recorded.get("pass")
+        # Chainsaw passes what it skips, which says nothing of the real program.
+        verdict = None if "upstream-skip" in tags else recorded.get("pass")
         profile = str(recorded.get("profile") or "")
         if profile:
             tags |= {f"kyverno-config:{profile}"}

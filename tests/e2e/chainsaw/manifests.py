@@ -45,10 +45,9 @@ def _load(path: Path) -> list[dict[str, Any]]:
 
 
 def _taken_apart(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """K8S: what has a list of ``items`` is a list, of whatever kind, or of none."""
     items = raw.get("items")
-    if str(raw.get("kind", "")).endswith("List") and isinstance(items, list):
-        return items
-    return [raw]
+    return items if isinstance(items, list) else [raw]
 
 
 class _Loader(yaml.CSafeLoader):

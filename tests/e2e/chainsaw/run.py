@@ -32,6 +32,10 @@ from tests.e2e.chainsaw.read import duration_s
 from tests.e2e.chainsaw.surroundings import as_called_by_service
 
 POLL_S: Final = 0.1
+SETTLED_S: Final = 1.0
+LONG_S: Final = 5.0
+"""A shorter sleep costs too little to cut it."""
+_WRITES: Final = frozenset({"apply", "create", "patch", "update"})
 _KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
 
 
@@ -42,6 +46,7 @@ class _Run:
     shell: Shell
     created: list[dict[str, Any]] = field(default_factory=list)
     own_namespace: dict[str, Any] | None = None
+    brief: frozenset[str] = frozenset()
 
 
 def run_test(
@@ -51,17 +56,21 @@ def run_test(
     cluster: Names | None = None,
     *,
     pause_s: float = 0.0,
+    is_brief: bool = False,
 ) -> None:
     """Run all steps; raises Failed.
 
     ``environment``: KUBECONFIG and PATH of the commands; ``cluster``: more bindings;
-    ``pause_s``: what passes between two steps, where chainsaw starts processes.
+    ``pause_s``: what passes between two steps, where chainsaw starts processes;
+    ``is_brief``: a long sleep between an assertion and a write takes SETTLED_S, as what
+    was asserted is to be in force by then.
     """
     namespace = test.namespace or f"chainsaw-{uuid.uuid4().hex[:10]}"
     objects = Objects(api, namespace)
     kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
     shell = Shell(test.folder, kept | dict(environment), namespace)
     run = _Run(test, objects, shell)
+    run.brief = _settling(test) if is_brief else run.brief
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
     names: dict[str, Any] = {
         **(cluster or {}),
@@ -78,6 +87,16 @@ def run_test(
             time.sleep(pause_s)
     finally:
         _clean_up(run, names)
+
+
+def _settling(test: Test) -> frozenset[str]:
+    """Give the places of the sleeps between an assertion and a write."""
+    tries = [one for step in test.steps for one in step.tries]
+    return frozenset(
+        one.place
+        for before, one, after in zip(tries, tries[1:], tries[2:], strict=False)
+        if (before.name, one.name) == ("assert", "sleep") and after.name in _WRITES
+    )
 
 
 def _make_namespace(run: _Run, made: dict[str, Any]) -> None:
@@ -174,7 +193,9 @@ def _run_operation(run: _Run, operation: Operation, outer: Names) -> dict[str, A
         case "script" | "command":
             found = run_command(run.shell, operation, names)
         case "sleep":
-            time.sleep(duration_s(operation.fields["duration"]))
+            given_s = duration_s(operation.fields["duration"])
+            is_brief = operation.place in run.brief and given_s >= LONG_S
+            time.sleep(SETTLED_S if is_brief else given_s)
             found = {}
         case "wait":
             wait(run.shell, operation, names)

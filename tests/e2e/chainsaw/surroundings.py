@@ -6,6 +6,7 @@ ClusterRoles for users.
 Source: Kyverno's chart (config.resourceFilters and others); kind's one node.
 """
 
+import json
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,10 @@ _FILTERED: Final = (
     "ClusterEphemeralReport,*,*",
     "*/*,kyverno,*",
 )
+_NAMESPACES: Final = [
+    {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": [one]}
+    for one in ("kube-system", "kyverno")
+]
 _CONFIG_MAP: Final = {
     "apiVersion": "v1",
     "kind": "ConfigMap",
@@ -43,6 +48,10 @@ _CONFIG_MAP: Final = {
         "resourceFilters": "".join(f"[{one}]" for one in _FILTERED),
         "excludeGroups": "system:nodes",
         "generateSuccessEvents": "false",
+        "webhooks": json.dumps(
+            {"namespaceSelector": {"matchExpressions": _NAMESPACES}}
+        ),
+        "webhookAnnotations": json.dumps({"admissions.enforcer/disabled": "true"}),
     },
 }
 _NODE: Final = {

@@ -186,6 +186,17 @@ def test_selectors_are_registered_unless_the_api_server_refuses_them() -> None:
     assert one["objectSelector"] == {}
 
 
+def test_a_policys_own_webhook_has_the_rules_of_each_copy() -> None:
+    timed: dict[str, Any] = {"webhookConfiguration": {"timeoutSeconds": 3}}
+    (one,) = webhooks(policy(rules=(PODS,), **timed)).values()
+    assert [(rule["apiGroups"], rule["resources"]) for rule in one["rules"]] == [
+        ([""], ["pods"]),
+        (["apps"], ["daemonsets", "deployments", "replicasets", "statefulsets"]),
+        (["batch"], ["cronjobs"]),
+        (["batch"], ["jobs"]),
+    ]
+
+
 def test_a_long_path_is_split() -> None:
     names = [f"{'n' * 200}-{number:03}" for number in range(50)]
     found = webhooks(*(policy(name) for name in names))
@@ -219,6 +230,14 @@ def test_the_status_is_upstreams() -> None:
         ],
     }
     assert sorted(status["autogen"]["configs"]) == ["cronjobs", "defaults"]
+    targets = status["autogen"]["configs"]["defaults"]["targets"]
+    assert [(one["group"], one["resource"]) for one in targets] == [
+        ("apps", "daemonsets"),
+        ("apps", "deployments"),
+        ("apps", "replicasets"),
+        ("apps", "statefulsets"),
+        ("batch", "jobs"),
+    ]
     assert status["generated"] is False
     later = now.replace(year=2027)
     assert cel_status_of(one, status, later, ready=True, message="Ready") == status

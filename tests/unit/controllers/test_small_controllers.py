@@ -13,7 +13,7 @@ from kyverno_mp.controllers.discovery_controller import DiscoveryController
 from kyverno_mp.controllers.global_context_controller import GlobalContextController
 from kyverno_mp.controllers.global_context_events import GlobalContextEvents
 from kyverno_mp.controllers.global_context_status import GlobalContextStatuses, State
-from kyverno_mp.controllers.policy_status import InForce, Served
+from kyverno_mp.controllers.policy_status import InForce, PolicyStatuses, Served
 from kyverno_mp.controllers.policy_status_controller import PolicyStatusController
 from kyverno_mp.controllers.replicas import NAME, Replicas, ReplicasController
 from kyverno_mp.controllers.webhook_config.controller import (
@@ -71,7 +71,7 @@ class Statuses:
     def __post_init__(self) -> None:
         self.election = held(self.api)
         self.controller = PolicyStatusController(
-            Objects(self.api.client()),
+            PolicyStatuses(Objects(self.api.client()).guarded(self.election.guard)),
             self.election,
             TurnedClock().clock,
             webhooks=cast("WebhookController", self.webhooks),

@@ -11,6 +11,7 @@ import pytest
 
 from kyverno_mp.errors import StateError
 from tests.unit.kube.fake_api import FakeApi
+from tests.unit.reports.test_validating_policies import vpol
 from tests.unit.reports.world import (
     REPORTS,
     Term,
@@ -86,7 +87,10 @@ _FAULTS: tuple[Fault, ...] = (
 def _begin(api: FakeApi) -> World:
     world = new_cluster(api)
     world.serve(
-        policy("p", labelled("r"), labelled("s", label="owner")), policy("gone")
+        policy("p", labelled("r"), labelled("s", label="owner")),
+        policy("gone"),
+        vpol("c"),
+        vpol("c-gone"),
     )
     for at in range(_PODS):
         pod(api, f"x{at}", team="t" if at % 2 else "")
@@ -99,7 +103,12 @@ def _change(api: FakeApi, world: World) -> None:
     pod(api, "x1")
     api.remove("/api/v1/namespaces/a/pods/x2")
     pod(api, "new", owner="me")
-    world.serve(policy("p", labelled("r")), policy("q", labelled(label="owner")))
+    world.serve(
+        policy("p", labelled("r")),
+        policy("q", labelled(label="owner")),
+        vpol("c", "has(object.metadata.labels) && 'owner' in object.metadata.labels"),
+        vpol("d"),
+    )
 
 
 def _fresh(api: FakeApi, world: World) -> dict[str, Json]:

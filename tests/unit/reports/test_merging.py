@@ -99,6 +99,22 @@ def test_results_of_reviews_stand_beside_those_of_scans(api: FakeApi) -> None:
         assert results(report_of(api, raw)) == [("p", "r", "pass")]
 
 
+def test_a_policy_ends_before_the_watch_brings_its_row(api: FakeApi) -> None:
+    """The row goes when the watch of reports has it."""
+    world = new_cluster(api)
+    world.serve(policy("p"), ONCE)
+    raw = pod(api)
+    with holding(api, world) as one:
+        api.fault(r"^GET .*policyreports\?.*watch", *[503] * 3)
+        api.drop_watches()
+        review(api, raw, row("once"))
+        assert merge(one)
+        world.serve(policy("p"))
+        one.reports.scan.tick()
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "fail")]
+
+
 def test_what_a_scan_derives_is_left_to_it(api: FakeApi) -> None:
     world = new_cluster(api)
     world.serve(policy("p"))

@@ -10,20 +10,28 @@ from typing import Any
 import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cel_index import encode_validating_policy
 from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.validating_policy import compile_validating_policy
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+    is_validating_policy,
+)
 from kyverno_mp.program.engine import Clock as EngineClock
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.evaluator import BatchEvaluator
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
@@ -44,6 +52,7 @@ class World:
     def __init__(self) -> None:
         self.generation = 0
         self.segment: PolicySegment | None = None
+        self.cel: CelPolicySegment | None = None
         self.labels: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         self.labels_at = 1
         self.data: tuple[int, ...] = (1,)
@@ -51,11 +60,15 @@ class World:
     def serve(self, *policies: Json, exceptions: tuple[Json, ...] = ()) -> None:
         """Publish policies."""
         self.generation += 1
-        found = [examine(raw).document for raw in exceptions]
+        of_cel = [one for one in (*policies, *exceptions) if is_validating_policy(one)]
+        self._serve_cel(of_cel)
+        found = [examine(one).document for one in exceptions if one not in of_cel]
         known = [one for one in found if isinstance(one, PolicyException)]
-        assert len(known) == len(exceptions)
+        assert len(known) == len(found)
         encoded = []
         for raw in policies:
+            if is_validating_policy(raw):
+                continue
             document = examine(raw)
             assert not document.problems
             assert isinstance(document.document, ClusterPolicy | Policy)
@@ -66,6 +79,19 @@ class World:
         )
         self.segment = PolicySegment(Segment.from_bytes(content, POLICIES))
 
+    def _serve_cel(self, raws: list[Json]) -> None:
+        found = [decode_validating_policy(raw) for raw in raws]
+        exceptions = [one for one in found if isinstance(one, CelPolicyException)]
+        encoded = [
+            encode_validating_policy(compile_validating_policy(one, exceptions))
+            for one in found
+            if not isinstance(one, CelPolicyException)
+        ]
+        content = PoliciesWriter().encode(
+            encoded, generation=self.generation, salt=bytes(16), segment=CEL_POLICIES
+        )
+        self.cel = CelPolicySegment(Segment.from_bytes(content, CEL_POLICIES))
+
     def label(self, namespace: str, **labels: str) -> None:
         """Publish labels of a namespace."""
         self.labels[namespace] = labels
@@ -73,6 +99,9 @@ class World:
 
     def policies(self) -> PolicySegment | None:
         return self.segment
+
+    def cel_policies(self) -> CelPolicySegment | None:
+        return self.cel
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         return self.labels_at, lambda: {
@@ -132,6 +161,7 @@ class Term:
     """One term as holder: informers run, the work is done by ``settle``."""
 
     def __init__(self, api: FakeApi, world: World, **settings: Any) -> None:
+        cel: CelPorts = settings.pop("cel", CelPorts())
         self.api = api
         self.world = world
         self.time = Time()
@@ -146,12 +176,14 @@ class Term:
         evaluator = BatchEvaluator(
             world.policies,
             Engine(
-                ClusterData(namespaces=namespaces, objects=objects, scopes=objects),
+                ClusterData(
+                    namespaces=namespaces, objects=objects, scopes=objects, cel=cel
+                ),
                 clock,
             ),
-            namespaces,
             types=frozenset(known.reports_of.split(",")),
             results=frozenset(known.reports_results.split(",")),
+            cel_policies=world.cel_policies,
         )
         self.evaluators = InProcess(evaluator)
         self.reports = Reports(
@@ -207,6 +239,8 @@ class Term:
             # The informers may have brought something while the work was done.
             self.catch_up()
             done += self.reports.feed.pending
+            known = self.reports.stored.is_known
+            done += any(known(key) for key in self.reports.scan._unswept)
             resources = self.reports.scan.resources.values()
             admission = self.reports.scan.admission
             is_behind = self.world.segment is not None and admission.has_changed
@@ -335,7 +369,9 @@ def stored_reports(api: FakeApi) -> dict[str, Json]:
 def results(report: Json | None) -> list[tuple[str, str, str]]:
     """Return (policy, rule, result) of each row."""
     assert report is not None
-    return [(one["policy"], one["rule"], one["result"]) for one in report["results"]]
+    return [
+        (one["policy"], one.get("rule", ""), one["result"]) for one in report["results"]
+    ]
 
 
 def writes(api: FakeApi) -> int:

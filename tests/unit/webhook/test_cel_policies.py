@@ -19,13 +19,17 @@ from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
+from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.source import CelPolicySource
+from kyverno_mp.queues.journal import Journal, JournalReader
+from kyverno_mp.reports.records import decode_results
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.results.sink import ResultSink
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
@@ -85,7 +89,11 @@ class Server:
     """A worker's service over the snapshot of some documents."""
 
     def __init__(
-        self, found: PolicySet, folder: Path, ports: CelPorts | None = None
+        self,
+        found: PolicySet,
+        folder: Path,
+        ports: CelPorts | None = None,
+        results: ResultSink | None = None,
     ) -> None:
         content = PoliciesWriter().encode(
             found.cel,
@@ -107,7 +115,11 @@ class Server:
             engine, CelPolicySource(engine, self.segment), self.segment.knows
         )
         self.service = Service(
-            Dependencies(records=StubRecords(), monotonic_ns=time.monotonic_ns),
+            Dependencies(
+                records=StubRecords(),
+                monotonic_ns=time.monotonic_ns,
+                results=results,
+            ),
             handlers_of(StubEvaluate(None), cel=lambda: planner),
         )
 
@@ -426,3 +438,54 @@ def test_only_linked_policies_cost_memory(tmp_path: Path) -> None:
     server = Server(compiled(policy(), *others), tmp_path)
     server.ask("/vpol")
     assert server.segment.decoded_count == 1
+
+
+STORED = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p", "namespace": "a", "uid": "u1"},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
+NO_SCAN: dict[str, Any] = {"evaluation": {"background": {"enabled": False}}}
+AUDIT: dict[str, Any] = {"validationActions": ["Audit"]}
+USER = {"expression": "request.userInfo.username == 'kim'", "message": "not kim"}
+
+
+@pytest.mark.parametrize(
+    ("document", "scans", "changes", "expected"),
+    [
+        (policy(**AUDIT), True, {}, []),
+        (policy(**AUDIT), False, {}, [("team", "fail", "no team")]),
+        (policy(**AUDIT, **NO_SCAN), True, {}, [("team", "fail", "no team")]),
+        (policy("user", USER), True, {}, [("user", "pass", "success")]),
+        (policy(**NO_SCAN), True, {}, []),
+        (policy(**AUDIT, **NO_SCAN), True, {"dryRun": True}, []),
+        (
+            policy(**AUDIT, rules=[{**PODS, "operations": ["UPDATE"]}]),
+            True,
+            {"operation": "UPDATE"},
+            [("team", "fail", "no team")],
+        ),
+    ],
+    ids=["derived", "no scans", "no background", "user", "denied", "dry run", "update"],
+)
+def test_what_travels_to_reports(
+    tmp_path: Path,
+    document: dict[str, Any],
+    scans: bool,  # noqa: FBT001 - a parameter
+    changes: dict[str, Any],
+    expected: list[tuple[str, str, str]],
+) -> None:
+    """What no scan finds, of a review that is allowed."""
+    journal = Journal.claim(tmp_path, 1000, 1 << 20)
+    words = frozenset({"pass", "fail", "warn", "error", "skip"})
+    reporting = Reporting(frozenset({"validate"}), words, scans=scans)
+    sink = ResultSink(journal, StubRecords(), reporting, lambda: 1)
+    server = Server(compiled(document), tmp_path, results=sink)
+    server.ask("/vpol", object=STORED, **changes)
+    found = [
+        (row.policy, row.result, row.message)
+        for record in JournalReader(tmp_path).records()
+        for row in decode_results(record.content)[2]
+    ]
+    assert found == expected

@@ -1,0 +1,63 @@
+"""Decide which policies in CEL a scan evaluates, and whose results it alone finds.
+
+Room: program. Takes: ValidatingPolicyIR. Gives: is_scanned, is_derived,
+expressions_of. Next:
+reports/plan.py; webhook/review/cel_validating.py sends what a scan does not derive.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 6.4, 6.6; docs/pools.md 4.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.program.validating_policy.scope import names_any
+
+_CREATIONS: Final = frozenset({"*", "CREATE"})
+_OF_REQUESTS: Final = frozenset({"request", "oldObject"})
+"""A scan makes up a request, so an expression that reads one may differ in a review."""
+
+
+def is_scanned(ir: ValidatingPolicyIR) -> bool:
+    """Return whether existing objects are evaluated.
+
+    Evaluation mode JSON is for payloads that are not objects of a cluster.
+    """
+    return ir.policy.background and not ir.is_json
+
+
+def is_derived(ir: ValidatingPolicyIR) -> bool:
+    """Return whether a scan gives each result that a review gives."""
+    return (
+        is_scanned(ir)
+        and _is_of_creations(ir)
+        and not any(names_any(one, _OF_REQUESTS) for one in expressions_of(ir))
+    )
+
+
+def _is_of_creations(ir: ValidatingPolicyIR) -> bool:
+    """Return whether each rule matches a creation, as a scan evaluates one.
+
+    What is sent to a subresource cannot be scanned.
+    """
+    return all(
+        not _CREATIONS.isdisjoint(rule.operations)
+        and not any("/" in resource for resource in rule.resources)
+        for body in ir.bodies
+        if body.constraints is not None
+        for rule in body.constraints.rules
+    )
+
+
+def expressions_of(ir: ValidatingPolicyIR) -> Iterator[Expression]:
+    """Yield all expressions of a policy, its copies and its exceptions."""
+    for body in ir.bodies:
+        for named in (*body.conditions, *body.variables, *body.annotations):
+            yield named.expression
+        for given in body.validations:
+            yield given.expression
+            if given.message_expression is not None:
+                yield given.message_expression
+    for exception in ir.exceptions:
+        yield from (one.expression for one in exception.conditions)

@@ -1,0 +1,205 @@
+"""Evaluate policies in CEL on existing objects.
+
+Room: reports. Takes: the segment of policies in CEL, a Request. Gives: CelRules. Next:
+reports/evaluator.py. May touch: the cluster through the ports of CEL; the log.
+Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
+
+An object is evaluated as if somebody unknown created it, as for other rules. What
+cannot be linked or evaluated is an error in the rows of its policy, never no row.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    Error,
+    SnapshotUnusable,
+)
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
+from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.reports.admission_rules import creation_of
+from kyverno_mp.reports.plan import (
+    ScannedRule,
+    cel_policies_of,
+    is_scanned_policy,
+    scanned_policy,
+)
+from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_EVALUATION: Final = "evaluation"
+
+
+@dataclass(frozen=True, slots=True)
+class _Linked:
+    """One policy. ``linked`` or ``failure``: why it cannot be linked."""
+
+    ir: ValidatingPolicyIR
+    linked: LinkedValidatingPolicy | None = None
+    failure: Exception | None = None
+
+    @property
+    def reads_namespace(self) -> bool:
+        return self.linked is not None and self.linked.reads_namespace
+
+
+class CelRules:
+    """The policies of one generation, linked when a resource needs them first.
+
+    One thread uses it.
+    """
+
+    def __init__(self, ports: CelPorts, types: frozenset[str]) -> None:
+        """``types``: of rules that are reported."""
+        self._ports = ports
+        self._types = types
+        self._segment: CelPolicySegment | None = None
+        self._scanned: list[tuple[ScannedRule, ValidatingPolicyIR]] = []
+        self._linked: dict[bytes, _Linked] = {}
+        self._of: dict[tuple[str, str, str], list[_Linked]] = {}
+        self._policies: list[_Linked] = []
+
+    def begin(self, segment: CelPolicySegment | None, resource: Resource) -> None:
+        """Take the policies for the objects of a batch. Raises: SnapshotUnusable."""
+        if segment is not self._segment:
+            self._take(segment)
+        key = (resource.group, resource.version, resource.plural)
+        found = self._of.get(key)
+        if found is None:
+            found = self._of[key] = list(self._link(resource))
+        self._policies = found
+
+    def results(
+        self, request: Request, resource: Resource, runtime: Runtime
+    ) -> Iterator[tuple[ValidatingPolicyIR, RuleResult | Error]]:
+        """Yield the result of each policy that matches.
+
+        An error is why nothing can be said of a policy at the moment.
+        """
+        namespace = request.namespace
+        policies = [
+            one for one in self._policies if one.ir.policy.namespace in ("", namespace)
+        ]
+        if not policies:
+            return
+        asked = creation_of(request, resource)
+        facts, problem = Facts(asked, runtime, self._ports), None
+        if any(one.reads_namespace for one in policies):
+            try:
+                facts = facts._replace(namespace=self._namespace(asked, runtime))
+            except DependencyError as error:
+                problem = error
+        shared = Shared(asked)
+        for one in policies:
+            if problem is not None and one.reads_namespace:
+                yield one.ir, problem
+                continue
+            runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
+            found = _guarded(one, facts, shared)
+            if found is not None:
+                yield one.ir, found
+
+    def _take(self, segment: CelPolicySegment | None) -> None:
+        """Take the policies of a generation. Raises: SnapshotUnusable."""
+        # PERF: each record is decoded once, not for each resource.
+        self._scanned = [
+            (scanned_policy(ir), ir)
+            for ir in (() if segment is None else cel_policies_of(segment))
+            if is_scanned_policy(ir, self._types)
+        ]
+        self._segment, self._linked, self._of = segment, {}, {}
+
+    def _link(self, resource: Resource) -> Iterator[_Linked]:
+        for rule, ir in self._scanned:
+            if rule.may_match(resource):
+                if rule.key not in self._linked:
+                    self._linked[rule.key] = _link(ir)
+                yield self._linked[rule.key]
+
+    def _namespace(self, request: Request, runtime: Runtime) -> Json:
+        """Return ``namespaceObject``, None for an object in no namespace.
+
+        Raises: DependencyError.
+        """
+        objects = self._ports.namespaces
+        if not request.namespace or objects is None:
+            return None
+        found = objects.namespace(request.namespace, runtime.deadline_ns)
+        return None if found is None else {"spec": {}, "status": {}, **found}
+
+
+def _link(ir: ValidatingPolicyIR) -> _Linked:
+    try:
+        return _Linked(ir, LinkedValidatingPolicy(ir))
+    except Exception as error:  # noqa: BLE001 - the other policies have results
+        _log.exception("policy %s cannot be linked", ir.policy.key)
+        return _Linked(ir, failure=error)
+
+
+def _guarded(one: _Linked, facts: Facts, shared: Shared) -> RuleResult | Error | None:
+    """Evaluate a policy; return a DependencyError, except that the time is over."""
+    request = facts.request
+    try:
+        if one.linked is None:
+            assert one.failure is not None
+            return _failed(one.failure) if _may_match(one.ir, request) else None
+        # The budget of the last policy is no concern of this one.
+        with contextlib.suppress(BudgetExceeded):
+            facts.runtime.check_clock()
+        return _one_of(answer.result for answer in one.linked.evaluate(facts, shared))
+    except DeadlinePassed as error:
+        failure: Exception = error
+    except (DependencyError, SnapshotUnusable) as error:
+        return error
+    except Exception as error:  # noqa: BLE001 - the other policies have results
+        # A traceback ends with the text of the error, which may quote a value.
+        _log.error(
+            "policy %s cannot be evaluated (%s)",
+            *(one.ir.policy.key, type(error).__name__),
+            exc_info=None if hides_values(request.kind) else error,
+        )
+        failure = error
+    return _failed(failure) if _may_match(one.ir, request) else None
+
+
+def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
+    """Return the one result that a report has of a policy and its autogen copies.
+
+    KYVERNO: of several, the first by the name of its rule (controllers 6.5, 6.6).
+    """
+    found = [one for one in results if one is not None]
+    return min(found, key=lambda one: one.rule, default=None)
+
+
+def _may_match(ir: ValidatingPolicyIR, request: Request) -> bool:
+    try:
+        return any(
+            body.constraints is not None and matches(body.constraints, request)
+            for body in ir.bodies
+        )
+    except Exception:  # noqa: BLE001 - unknown: rather an error too many
+        return True
+
+
+def _failed(error: Exception) -> RuleResult:
+    text = "not evaluated (webhook.defect): internal error, see the log"
+    if isinstance(error, Error):
+        text = f"not evaluated ({error.code}): {error.message}"
+    return RuleResult(_EVALUATION, result.VALIDATION, result.ERROR, text)
