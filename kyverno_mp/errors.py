@@ -19,7 +19,7 @@ Error:
         SnapshotUnusable, LeaseLost, QueueFull, Preempted
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 
 class Where(NamedTuple):
@@ -52,6 +52,7 @@ class Where(NamedTuple):
 
 
 NOWHERE = Where()
+_AnError = TypeVar("_AnError", bound=Exception)
 
 
 class Error(Exception):
@@ -161,3 +162,19 @@ class Preempted(StateError):
     Code that handles errors of rules or policies must not catch it: it says nothing
     about the rule or policy.
     """
+
+
+def without_frames(error: _AnError) -> _AnError:
+    """Return the error without the frames that it has passed through.
+
+    SAFETY: for one that is kept beyond its ``except`` block. A frame knows its callers,
+    and so what keeps the error: such a circle holds the whole review until a garbage
+    collection, and a worker avoids those. Of a defect, the notes say where it was.
+    """
+    trace = error.__traceback__
+    while trace is not None and not isinstance(error, Error):
+        code = trace.tb_frame.f_code
+        error.add_note(f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}\n")
+        trace = trace.tb_next
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    return error

@@ -249,12 +249,21 @@ can be, so it is garbage, and memory counts more than the two seconds that it ta
 
 COLLECTED_OBJECTS_MAX = 100_000
 """Objects that one garbage collection of a worker may visit: up to 85 ms, while the
-event loop waits. More are left alone, and excluded if they are linked rules."""
+event loop waits. More are excluded if they are linked rules; others are left alone for
+as long as a review takes (REQUEST_TIMEOUT_S_MAX), then they are garbage."""
 
 COLLECTED_NEW_OBJECTS_MIN = 50_000
 """New objects after which a worker collects. PERF: a review creates some 200 containers
 that reference counting frees; with Python's default of 700 every third review would
 start a collection in vain."""
+
+COLLECTED_FREED_BYTES_MIN = 256 * 1024 * 1024
+"""Bytes of reviews after which a worker collects COLLECTED_LEFT_OBJECTS_MIN: a circle
+of 50 objects can hold a review of 1 MiB, and COLLECTED_NEW_OBJECTS_MIN is 1,000 such.
+PERF: at 50 MiB/s, one collection of about 10 ms in 5 s."""
+
+COLLECTED_LEFT_OBJECTS_MIN = 1_000
+"""See above: fewer new objects are what a worker keeps anyway."""
 
 PATTERN_DEPTH_MAX = 128
 """Nesting depth of a validate pattern. The recursive parser and evaluators use up to
@@ -310,9 +319,10 @@ MiB). A Pod takes ten times its bytes, so a Pod-like review of BODY_BYTES_MAX is
 rejected."""
 
 DECODED_KEYS_MAX = 500_000
-"""Keys of a review above 3 MiB, counted by their colons: decoding as many different
-ones takes 140 ms, during which no other review is answered. An object that etcd can
-store has at most half as many."""
+"""Keys of a review above 3 MiB: decoding as many different ones takes 140 ms, during
+which no other review is answered. An object that etcd can store has at most 200,000
+different ones, and a review carries it twice. Colons in texts do not count: a text of
+addresses has as many as characters / 3."""
 
 DECODED_TIMES_MAX = 48
 """The highest estimated ratio between the decoded and the encoded size of a review."""

@@ -72,7 +72,7 @@ def decode(
         raise RequestInvalid(EMPTY, "empty body")
     if len(body) > _UNWEIGHED_BYTES_MAX:
         weight = weight or decoded_bytes(body)
-        if weight > DECODED_BYTES_MAX or body.count(b":") > DECODED_KEYS_MAX:
+        if weight > DECODED_BYTES_MAX or _has_too_many_keys(body):
             raise RequestInvalid(TOO_LARGE, "it has too many values")
     try:
         review = orjson.loads(body)
@@ -93,6 +93,15 @@ def decode(
     if type(request) is not dict:
         raise _wrong("request", "an object")
     return _request(request, top_kind, len(body))
+
+
+def _has_too_many_keys(body: bytes | bytearray) -> bool:
+    # PERF: only a body with many colons, wherever they are, is taken apart.
+    if body.count(b":") <= DECODED_KEYS_MAX:
+        return False
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Every other part is a text; a colon between texts follows a key.
+    return b"".join(plain.split(b'"')[::2]).count(b":") > DECODED_KEYS_MAX
 
 
 def _request(raw: dict[str, Json], top_kind: TopKind, size: int) -> Request:

@@ -26,6 +26,7 @@ from kyverno_mp.errors import (
     DeadlinePassed,
     InputError,
     Preempted,
+    without_frames,
 )
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
@@ -183,7 +184,7 @@ class Evaluation:
         if isinstance(error, Preempted):
             raise error
         if not any(policy is rule.policy for policy, _ in self.left_out):
-            self.left_out.append((rule.policy, error))
+            self.left_out.append((rule.policy, without_frames(error)))
         self.early[len(self.codes)] = [not_evaluated(rule.ir, error)]
         return EXPLAIN
 

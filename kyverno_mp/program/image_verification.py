@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn, TypeAlias
 
-from kyverno_mp.errors import BudgetExceeded, DependencyError, Preempted
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DependencyError,
+    Preempted,
+    without_frames,
+)
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import ENFORCE, response_action
@@ -121,7 +126,7 @@ def verify_request(
             late = 0 < runtime.review_deadline_ns < runtime.monotonic_ns()
             if policy.failure_policy == "Fail" or late or isinstance(error, Preempted):
                 raise
-            left_out.append((policy, error))
+            left_out.append((policy, without_frames(error)))
             state.restore(before)
             # SAFETY: an annotation that came with the object does not stay.
             state.resource = annotated(state.resource, state.outcomes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kyverno_mp.errors import BudgetExceeded, Preempted
+from kyverno_mp.errors import BudgetExceeded, Preempted, without_frames
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.limits import (
@@ -218,7 +218,7 @@ def _apply(
     except Exception as error:
         if fails or _is_late(context) or isinstance(error, Preempted):
             raise
-        done.left_out.append((policy, error))
+        done.left_out.append((policy, without_frames(error)))
         state.resource = before
         return True
     if response.results:
@@ -249,7 +249,7 @@ def _answer(
         try:
             patch = answer_patch(context, resource)
         except BudgetExceeded as error:
-            problem = error
+            problem = without_frames(error)
             if change is not None:
                 break
         else:

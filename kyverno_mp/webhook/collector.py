@@ -9,7 +9,10 @@ ten thousand linked policies are two million objects, and two seconds; a large r
 takes as long to visit as to decode. So the collector never visits them. Linked rules
 form no reference cycles, a replaced one is freed by its last reference, and many linked
 rules are frozen, which takes them out of its lists. Collections run here only, when
-what is left is little; reviews and connections leave nothing to them.
+what is left is little. Reviews and connections are to leave nothing to them: an error
+that is kept beyond its ``except`` block would hold its review (errors.without_frames).
+If one does all the same, two rules find it: many bytes of reviews since the last
+collection, and more objects, for longer than any review takes.
 
 An ended TLS connection leaves free memory in fragments between live ones: after some
 thousands of connections, 500 at a time, malloc held 50 MiB without any use. Large
@@ -26,9 +29,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from kyverno_mp.limits import (
+    COLLECTED_FREED_BYTES_MIN,
+    COLLECTED_LEFT_OBJECTS_MIN,
     COLLECTED_NEW_OBJECTS_MIN,
     COLLECTED_OBJECTS_MAX,
     NEW_OBJECTS_MAX,
+    REQUEST_TIMEOUT_S_MAX,
 )
 
 _PAUSE_S: Final = 5.0
@@ -72,6 +78,9 @@ class Collector:
         self._linked: object = None
         self._ended = 0
         self._freed = 0
+        self._collected_freed = 0
+        self._few_s: float | None = None
+        self._patience_s = REQUEST_TIMEOUT_S_MAX
         self._ran_s = 0.0
 
     def note(self, rules: Iterable[object] = ()) -> None:
@@ -109,21 +118,40 @@ class Collector:
         many = ended - self._ended >= _ENDED_MIN or freed - self._freed >= _FREED_MIN
         is_linking = linked != self._linked
         new = gc.get_count()[0]
-        garbage = self._left or is_linking or new >= COLLECTED_NEW_OBJECTS_MIN
+        least = COLLECTED_NEW_OBJECTS_MIN
+        if freed - self._collected_freed >= COLLECTED_FREED_BYTES_MIN:
+            least = COLLECTED_LEFT_OBJECTS_MIN
+        garbage = self._left or is_linking or new >= least
+        if self._few_s is None or new <= COLLECTED_OBJECTS_MAX:
+            self._few_s = now_s
         if not (garbage or many) or now_s - self._ran_s < _PAUSE_S:
             return False
         if garbage:
             self._left = False
             self._linked = linked
-            _collect(may_freeze=is_linking)
+            self._collected_freed = freed
+            if not _collect(may_freeze=is_linking):
+                self._collect_many(now_s)
         self._ended, self._freed = ended, freed
         self._ran_s = now_s
         self._give_back()
         return True
 
+    def _collect_many(self, now_s: float) -> None:
+        """Collect even if it takes long, when no review can hold that many objects.
 
-def _collect(*, may_freeze: bool) -> None:
-    """Collect everything, or freeze it if that would take long.
+        An audit queue can: after a collection in vain, the next one waits longer.
+        """
+        if self._few_s is None or now_s - self._few_s < self._patience_s:
+            return
+        new = gc.get_count()[0]
+        is_garbage = gc.collect() >= new // 2
+        self._few_s = now_s
+        self._patience_s = REQUEST_TIMEOUT_S_MAX if is_garbage else self._patience_s * 2
+
+
+def _collect(*, may_freeze: bool) -> bool:
+    """Collect everything, or freeze it if that would take long; False: neither.
 
     What is frozen is freed by its last reference, but in a cycle it never is: so only
     what linking has made many objects of is frozen.
@@ -134,6 +162,9 @@ def _collect(*, may_freeze: bool) -> None:
         gc.collect()
     elif may_freeze:
         gc.freeze()
+    else:
+        return False
+    return True
 
 
 class Pauses:

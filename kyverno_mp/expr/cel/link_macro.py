@@ -122,6 +122,8 @@ def _quantified(loop: _Loop, test: Run, *, decisive: bool) -> Run:
         items = get_items(s)
         if not items:
             return neutral
+        # SAFETY: the text only: an error knows this frame, and a frame that knows it
+        # would be a circle, which holds the whole review.
         failed = None
         for position, item in enumerate(items):
             s[places] = item
@@ -129,16 +131,16 @@ def _quantified(loop: _Loop, test: Run, *, decisive: bool) -> Run:
                 value = test(s)
             except CelFailed as error:
                 s[0].left -= FAILURE_COST
-                failed = failed or error
+                failed = error.message if failed is None else failed
                 continue
             if value is neutral:
                 continue
             if value is decisive:
                 refund(s, items, position + 1)
                 return not neutral
-            failed = failed or CelFailed("no such overload")
+            failed = "no such overload" if failed is None else failed
         if failed is not None:
-            raise failed
+            raise CelFailed(failed)
         return neutral
 
     return run

@@ -73,21 +73,23 @@ def _logic(linker: Linker, node: Call, *, decisive: bool) -> Run:
     neutral = not decisive
 
     def run(s: Frame) -> bool:
+        # SAFETY: the text only: an error knows this frame, and a frame that knows it
+        # would be a circle, which holds the whole review.
         failed = None
         for term in terms:
             try:
                 value = term(s)
             except CelFailed as error:
                 s[0].left -= FAILURE_COST
-                failed = failed or error
+                failed = error.message if failed is None else failed
                 continue
             if value is neutral:
                 continue
             if value is decisive:
                 return not neutral
-            failed = failed or CelFailed("no such overload")
+            failed = "no such overload" if failed is None else failed
         if failed is not None:
-            raise failed
+            raise CelFailed(failed)
         return neutral
 
     return run

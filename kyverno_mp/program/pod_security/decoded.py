@@ -65,7 +65,7 @@ def as_decoded(resource: dict[str, Json], kind: str) -> dict[str, Json]:
     decoder = _Decoder()
     found = decoder.struct(_structs()[root], resource)
     if decoder.problem is not None:
-        raise decoder.problem
+        raise failed(decoder.problem)
     return {**found, "kind": resource.get("kind")}
 
 
@@ -155,7 +155,8 @@ class _Decoder:
     """
 
     def __init__(self) -> None:
-        self.problem: ExpressionFailed | None = None
+        # SAFETY: a text, see errors.without_frames.
+        self.problem: str | None = None
         self._struct = ""
         self._path: tuple[str, ...] = ()
 
@@ -210,11 +211,11 @@ class _Decoder:
         if self.problem is None:
             self.problem = self._mismatch(value, go_type)
 
-    def _mismatch(self, value: Json, go_type: str) -> ExpressionFailed:
+    def _mismatch(self, value: Json, go_type: str) -> str:
         kind = _JSON_KINDS.get(type(value), "number")
         if kind == "number" and go_type in _LIMITS:
             kind = f"number {float_json(value) if type(value) is float else value}"
-        return failed(
+        return (
             f"json: cannot unmarshal {kind} into Go struct field {self._struct}."
             f"{'.'.join(self._path)} of type {_printed(go_type)}"
         )
@@ -228,12 +229,12 @@ class _Decoder:
     def int_or_string(self, value: Json) -> None:
         """Read an intstr.IntOrString."""
         if not _test("IntOrString")(value):
-            raise self._mismatch(value, "int32")
+            raise failed(self._mismatch(value, "int32"))
 
     def time(self, value: Json) -> None:
         """Read a metav1.Time."""
         if type(value) is not str:
-            raise self._mismatch(value, "string")
+            raise failed(self._mismatch(value, "string"))
         try:
             parse_time(RFC3339, value)
         except ExpressionFailed as error:

@@ -19,6 +19,7 @@ from kyverno_mp.errors import (
     ExpressionFailed,
     Preempted,
     SnapshotUnusable,
+    without_frames,
 )
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
@@ -115,7 +116,7 @@ class CelPlan:
                 if isinstance(error, DeadlinePassed) and self._is_over(runtime):
                     raise
                 self._failed.add(at)
-                self.left_out.append((linked, error))
+                self.left_out.append((linked, without_frames(error)))
                 self._done[at] = [_not_evaluated(error)]
             self.left_out += [(linked, fault) for fault in faults]
             faults.clear()

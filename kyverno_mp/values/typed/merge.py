@@ -67,7 +67,7 @@ class Merger:
         if atom.map is not None:
             yield from self._map_problems(atom.map, value, path, is_live=is_live)
         elif atom.scalar:
-            problem = _scalar_problem(atom.scalar, value)
+            problem = _scalar_problem(atom.scalar, value, is_live=is_live)
             if problem:
                 yield _at(path, problem)
         elif atom.list is not None:
@@ -76,7 +76,7 @@ class Merger:
     def _map_problems(
         self, typed: MapType, value: Json, path: str, *, is_live: bool
     ) -> Iterator[str]:
-        if value is None:
+        if value is None and is_live:
             return
         if type(value) is not dict:
             yield _at(path, f"expected map, got {_shown(value)}")
@@ -91,7 +91,7 @@ class Merger:
     def _list_problems(
         self, typed: ListType, value: Json, path: str, *, is_live: bool
     ) -> Iterator[str]:
-        if value is None:
+        if value is None and is_live:
             return
         if type(value) is not list:
             yield _at(path, f"expected list, got {_shown(value)}")
@@ -239,27 +239,33 @@ def _deduced(atom: Atom, value: Json) -> Atom:
     return atom
 
 
-def _scalar_problem(scalar: str, value: Json) -> str:
+def _scalar_problem(scalar: str, value: Json, *, is_live: bool) -> str:
     kind = type(value)
-    if value is None:
+    if value is None and is_live:
         return ""
     if scalar == "numeric" and kind not in (int, float):
-        return f"expected numeric (int or float), got {go_type(value)}"
+        found = "structpb.NullValue" if value is None else go_type(value)
+        return f"expected numeric (int or float), got {found}"
     if scalar == "string" and kind is not str:
         return f"expected string, got &value.valueUnstructured{{Value:{_sharp(value)}}}"
     if scalar == "boolean" and kind is not bool:
         return f"expected boolean, got {_shown(value)}"
-    if scalar == "untyped" and kind in (list, dict):
+    if scalar == "untyped" and (kind in (list, dict) or value is None):
         return f"expected any scalar, got {_shown(value)}"
     return ""
 
 
 def _shown(value: Json) -> str:
+    # KYVERNO: a null of CEL is an enumeration of protobuf, which is no null in Go.
+    if value is None:
+        return "&{NULL_VALUE}"
     return f"&{{{sprint(value)}}}"
 
 
 def _sharp(value: Json) -> str:
     """Return a value as Go's %#v."""
+    if value is None:
+        return "0"
     if type(value) is str:
         return json_string(value, escape_html=False)
     if type(value) is list:

@@ -264,7 +264,11 @@ class Review:
         else:
             code, text = "webhook.defect", "internal error, see the log"
             # No exception text: it may hold a value of the object, e.g. of a Secret.
-            trace = "".join(traceback.format_tb(error.__traceback__))
+            # Of an error that was kept, the frames are in its notes.
+            trace = "".join(
+                traceback.format_tb(error.__traceback__)
+                or getattr(error, "__notes__", ())
+            )
             fields.update(code=code, error=type(error).__name__, trace=trace)
             _LOG.error(
                 "internal error while evaluating a review", extra={"fields": fields}

@@ -187,6 +187,35 @@ def test_the_keys_of_a_large_review_are_bounded(more: int) -> None:
     assert caught.value.code == "admission.too_large"
 
 
+@pytest.mark.parametrize(
+    "text", ["aa:bb:cc:dd:ee:ff\n", '{"a":1,"b":2},\n', '\\\\":":\\"', "::\\"]
+)
+def test_colons_in_texts_are_no_keys(text: str) -> None:
+    """Red means: an object with a list of addresses can never be changed again."""
+    texts = text * (DECODED_KEYS_MAX // text.count(":") + 1)
+    texts += " " * (4 << 20)
+    body = review(object={"data": texts})
+    assert body.count(b":") > DECODED_KEYS_MAX
+    assert decode(body).object == {"data": texts}
+
+
+@pytest.mark.parametrize("more", [0, 1000])
+def test_keys_are_counted_beside_texts(more: int) -> None:
+    pair = '"\\\\":"\\":\\\\",'
+    count = DECODED_KEYS_MAX - 500 + more
+    pairs = "{" + pair + '"b" :1' + "}"
+    body = review(object={"a": "HERE"})
+    body = body.replace(
+        b'"HERE"', ("[" + ",".join([pairs] * (count // 2)) + "]").encode()
+    )
+    if not more:
+        assert decode(body).object
+        return
+    with pytest.raises(RequestInvalid) as caught:
+        decode(body)
+    assert caught.value.code == "admission.too_large"
+
+
 def test_decoding_takes_hardly_longer_than_parsing() -> None:
     """Nothing can interrupt it, and nothing else is answered meanwhile."""
     lists = b"[" + b",".join([b"[[[]]]"] * 200_000) + b"]"

@@ -153,6 +153,33 @@ def test_what_does_not_fit_its_type(patch: Any, text: str) -> None:
     assert refusal(patch) == (f"failed to convert patch object to typed object: {text}")
 
 
+@pytest.mark.parametrize(
+    ("patch", "text"),
+    [
+        ({"nodeName": None}, "nodeName: expected string, got &value.value"),
+        ({"priority": None}, "priority: expected numeric (int or float), got struct"),
+        ({"hostPID": None}, "hostPID: expected boolean, got &{NULL_VALUE}"),
+        ({"tolerations": None}, "tolerations: expected list, got &{NULL_VALUE}"),
+        ({"nodeSelector": None}, "nodeSelector: expected map, got &{NULL_VALUE}"),
+        (
+            {"containers": [{"name": "a", "image": None}]},
+            (
+                'containers[name="a"].image: expected string, got '
+                "&value.valueUnstructured{Value:0}"
+            ),
+        ),
+    ],
+)
+def test_a_null_of_cel_fits_no_type(patch: Any, text: str) -> None:
+    """Red means: a policy writes nulls that the real command line refuses."""
+    assert f".spec.{text}" in refusal(patch)
+
+
+def test_a_null_of_the_object_stays() -> None:
+    given = {"nodeName": None, "tolerations": None, "nodeSelector": None}
+    assert of_pod(given, {"hostPID": True}) == {**given, "hostPID": True}
+
+
 def test_several_faults() -> None:
     text = refusal({"hostPID": 1, "hostIPC": 2})
     head, *faults = text.splitlines()

@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kyverno_mp.limits import COLLECTED_NEW_OBJECTS_MIN, COLLECTED_OBJECTS_MAX
+from kyverno_mp.limits import (
+    COLLECTED_FREED_BYTES_MIN,
+    COLLECTED_LEFT_OBJECTS_MIN,
+    COLLECTED_NEW_OBJECTS_MIN,
+    COLLECTED_OBJECTS_MAX,
+)
 from kyverno_mp.webhook.collector import Collector, Pauses
 
 
@@ -85,6 +90,53 @@ def test_many_objects_without_linking_are_neither_visited_nor_excluded() -> None
     collector.note()
     assert collector.tick(110.0)
     assert dead() is None
+
+
+def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
+    """Red means: garbage grows until Python collects for seconds by itself."""
+    collector = Collector()
+    kept = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
+
+    def is_collected_at(now_s: float) -> bool:
+        dead = weakref.ref(Circle())
+        collector.tick(now_s)
+        return dead() is None
+
+    assert not is_collected_at(100.0)
+    assert not is_collected_at(125.0)
+    assert is_collected_at(130.0)
+    # It was in vain: the same again is left alone for twice as long.
+    more = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
+    assert not is_collected_at(165.0)
+    assert is_collected_at(190.0)
+    # That many objects again, which go before the time is over.
+    kept = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
+    assert not is_collected_at(200.0)
+    kept.clear()
+    more.clear()
+    assert gc.get_count()[0] < COLLECTED_OBJECTS_MAX
+    collector.tick(206.0)
+    kept = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
+    assert not is_collected_at(320.0)
+    assert kept
+
+
+def test_few_objects_are_collected_when_reviews_were_large() -> None:
+    """Red means: circles of few objects hold large reviews, and are left alone."""
+    collector = Collector(lambda: None)
+    kept = [[number] for number in range(COLLECTED_LEFT_OBJECTS_MIN)]
+    dead = weakref.ref(Circle())
+    assert collector.tick(100.0, freed=COLLECTED_FREED_BYTES_MIN - 1)
+    assert dead() is not None
+    assert collector.tick(110.0, freed=2 * COLLECTED_FREED_BYTES_MIN - 1)
+    assert dead() is None
+    dead = weakref.ref(Circle())
+    kept += [[number] for number in range(COLLECTED_LEFT_OBJECTS_MIN)]
+    assert collector.tick(120.0, freed=3 * COLLECTED_FREED_BYTES_MIN - 2)
+    assert dead() is not None
+    assert collector.tick(130.0, freed=3 * COLLECTED_FREED_BYTES_MIN - 1)
+    assert dead() is None
+    assert kept
 
 
 def test_new_objects_are_collected_without_a_change_of_policies() -> None:
