@@ -59,7 +59,7 @@ def test_json(command: Command, files: tuple[Path, Path]) -> None:
     matched = {one["rule"]: one["matched"] for one in found["slowest"]}
     assert matched["long-query"] == matched["tagged"] == 5
     assert matched["autogen-tagged"] == 0
-    assert 0 < means[0] < found["set"]["mean_us"] * 2
+    assert means[0] > 0
     assert found["set"]["median_us"] <= found["set"]["max_us"]
     assert found["set"]["slowest"].startswith("apps/Pod/p")
 
