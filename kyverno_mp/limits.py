@@ -235,6 +235,10 @@ indexed by a coarser criterion, so that no policy can inflate the snapshot."""
 CANDIDATE_PLANS_MAX = 2048
 """Pairs of kind and operation whose plan a worker caches."""
 
+OUTCOMES_OF_A_GROUP_MAX = 64
+"""Combinations of passes and skips of policies in CEL that a worker caches for one kind
+of requests; most sets have a handful."""
+
 CANDIDATE_MEMO_ENTRIES_MAX = 1024
 """Values (namespaces, names, users) cached per plan and dimension."""
 

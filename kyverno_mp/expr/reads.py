@@ -1,7 +1,8 @@
 """Record which parts of a value are read, and extract those parts.
 
-Room: expr. Takes: marks by pattern/reads.py and jmespath/reads.py. Gives: Reads, and
-``cutter(reads)``, which makes the part of a value that is read.
+Room: expr. Takes: marks by pattern/reads.py, jmespath/reads.py and cel/reads.py. Gives:
+Reads; Found, the places that a value may come from; ``cutter(reads)``, which makes the
+part of a value that is read.
 Next: program/recall.py.
 May touch: nothing outside its arguments.
 
@@ -11,7 +12,9 @@ the lengths of lists. Marking too much is always correct. Tested by
 tests/fuzz/test_reads_fuzz.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final
 
 from kyverno_mp.values.jsonvalue import Json
@@ -63,6 +66,56 @@ class Reads:
             self.field(name).add(below)
         if other.element is not None:
             self.each.add(other.element)
+
+
+class ReadsUnknown(Exception):
+    """The reads of an expression are unknown."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The possible origins of a value: one of ``places``, or a list of ``items``.
+
+    With neither, all reads of the value are already marked.
+    """
+
+    places: tuple[Reads, ...] = ()
+    items: tuple["Found", ...] = ()
+    bound: Mapping[str, "Found"] = field(default_factory=dict)
+    """Names that shadow those of the place, e.g. ``element`` in a loop."""
+
+    def read_whole(self) -> None:
+        """Mark everything that the value may contain."""
+        for place in self.places:
+            place.whole = True
+        for item in self.items:
+            item.read_whole()
+
+    def elements(self) -> "Found":
+        """Return the possible origins of an element, if the value is a list."""
+        return both(Found(tuple([p.each for p in self.places])), *self.items)
+
+    def named(self, name: str) -> "Found":
+        """Return the possible origins of the value's member ``name``."""
+        if name in self.bound:
+            return self.bound[name]
+        return Found(tuple([place.field(name) for place in self.places]))
+
+
+def both(*found: Found) -> Found:
+    """Return the union of these origins."""
+
+    def join(one: Found, other: Found) -> Found:
+        return Found(
+            _without_twins(one.places + other.places),
+            _without_twins(one.items + other.items),
+        )
+
+    return reduce(join, found, Found())
+
+
+def _without_twins(found: tuple) -> tuple:  # type: ignore[type-arg]
+    return tuple({id(each): each for each in found}.values())
 
 
 def cutter(reads: Reads, depth: int = 0) -> Cut | None:
