@@ -271,11 +271,11 @@ def _changed(draw: st.DrawFn, target: Document) -> Document:
         if isinstance(place, list):
             draw(st.sampled_from([list.reverse, list.clear, _doubled]))(place)
         elif draw(st.booleans()) and place is not made:
-            place[draw(st.sampled_from(["u", "w"]))] = draw(_UNREAD)
+            place[draw(st.sampled_from(["u", "w"]))] = copy.deepcopy(draw(_UNREAD))
         else:
             keys = [key for key in place if key not in ("kind", "apiVersion")]
             if keys:
-                place[draw(st.sampled_from(keys))] = draw(_UNREAD)
+                place[draw(st.sampled_from(keys))] = copy.deepcopy(draw(_UNREAD))
     if draw(st.booleans()):
         made["metadata"] = {"labels": {"a": "x"}, "name": draw(merges._NAMES)}
     return made
@@ -308,7 +308,7 @@ def _is_accepted(document: Document) -> bool:
     return True
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_POLICIES, _families())
 def test_what_is_cached_is_what_would_be_made(
     bodies: list[list[Document]], family: list[Document]
