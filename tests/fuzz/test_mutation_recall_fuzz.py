@@ -399,6 +399,32 @@ READ = {
         ),
         [_named("x", "v", l=[1]), _named("x", "v", l=[1, 2])],
     ),
+    "a list that is replaced": (
+        cluster_policy(
+            {"patchStrategicMerge": {"spec": {"tolerations": [{"key": "k"}]}}}
+        ),
+        [review(pod(tolerations=[{"key": "k", **more}])) for more in ({}, {"u": 1})],
+    ),
+    "the length of a list of the spec": (
+        cluster_policy(
+            {
+                "patchesJson6902": json.dumps(
+                    [{"op": "add", "path": "/spec/l/-", "value": 1}]
+                )
+            }
+        ),
+        [review(pod(l=["u"])), review(pod(l=["u", "v"]))],
+    ),
+    "a list that an operation replaces": (
+        cluster_policy(
+            {
+                "patchesJson6902": json.dumps(
+                    [{"op": "add", "path": "/spec/l", "value": ["a"]}]
+                )
+            }
+        ),
+        [review(pod(l=[item])) for item in ("a", "b")],
+    ),
     "a text that becomes a variable": (
         cluster_policy(_labelled("a", "{{{ request.object.spec.host }}")),
         [review(pod(host="{{ request.object.metadata.name }}")), _named("y", "v")],
