@@ -440,6 +440,13 @@ RECALL_MESSAGES_CHARACTERS_MAX = 4096
 20 MiB (texts may take 4 bytes per character), and 1 MiB with the keys of typical Pods.
 A full cache is cleared; keys are hashed with a secret."""
 
+RECALL_MUTATIONS_MAX = 256
+RECALL_PATCH_BYTES_MAX = 4096
+RECALL_MUTATION_STEPS_MAX = 10_000
+"""Patches for equal objects that a worker caches, the size of one, about 30 KiB decoded
+with its key, and the steps in which the rules run once more before it is cached: 5 ms
+of a 20 ms slice. A full cache is cleared."""
+
 RECALL_REVIEW_BYTES_MAX = 64 * 1024
 """Larger reviews are always evaluated: Pods are smaller, and no client can make a
 worker encode megabytes of JSON only for a cache miss."""

@@ -8,6 +8,7 @@ Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.1.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 from kyverno_mp.errors import (
@@ -40,6 +41,12 @@ from kyverno_mp.program.mutation import (
     is_standard,
     mutate_request,
 )
+from kyverno_mp.program.mutation_recall import (
+    MutationCache,
+    MutationKey,
+    MutationRecall,
+    recall_of,
+)
 from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
 from kyverno_mp.program.ports import ReviewedImages
@@ -66,7 +73,10 @@ class _Prepared:
     """The part that is the same for every request with these candidates."""
 
     __slots__ = (
+        "_is_recall_linked",
+        "_recall",
         "asking",
+        "cache",
         "calls",
         "fails",
         "images",
@@ -80,11 +90,13 @@ class _Prepared:
         self,
         policies: list[MutatingPolicy],
         images: list[ImagePolicy],
+        cache: MutationCache,
         *,
         records_alone: bool,
     ) -> None:
         self.policies = policies
         self.images = images
+        self.cache = cache
         self.records_alone = records_alone
         """No other path verifies images of such objects."""
         everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
@@ -107,6 +119,15 @@ class _Prepared:
             for policy, listed in everything
             for rule in listed
         )
+        self._recall: MutationRecall | None = None
+        self._is_recall_linked = bool(images) or not policies
+
+    def recall(self, request: Request) -> MutationRecall | None:
+        """Return the recall of the rules, linked with the first object."""
+        if not self._is_recall_linked:
+            self._recall = recall_of(self.policies, request.object)
+            self._is_recall_linked = True
+        return self._recall
 
 
 class MutationPlan:
@@ -141,10 +162,19 @@ class MutationPlan:
         also: Preempted.
         """
         context = self._engine.open(self._request, deadline_ns, pace)
-        done = self._begun = Mutations([], [])
         prepared = self._prepared
+        recall = prepared.recall(self._request)
+        key = None if recall is None else recall.key(self._request)
+        if recall is not None and key is not None:
+            known = prepared.cache.find(key)
+            recall.count(known)
+            if known is not None:
+                return known.outcome(self._request)
+        done = self._begun = Mutations([], [])
         if prepared.policies or not prepared.images:
             mutate_request(prepared.policies, context, done)
+        if recall is not None and key is not None:
+            self._remember(recall, key, done)
         if prepared.images and not done.refusal:
             begin = self._engine.cluster_data.reviewed_images
             images = begin() if begin is not None else UnreadImages(_NO_REGISTRY)
@@ -152,6 +182,14 @@ class MutationPlan:
                 prepared.images, images, done, context, owns=prepared.records_alone
             )
         return done
+
+    def _remember(
+        self, recall: MutationRecall, key: MutationKey, done: Mutations
+    ) -> None:
+        """Cache what a request got whose key came before."""
+        cache = self._prepared.cache
+        if cache.is_met(key):
+            cache.keep(key, recall.learned(key, self._request, done))
 
     def _verify(
         self,
@@ -248,11 +286,15 @@ class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
     __slots__ = ()
 
     def __init__(self, engine: Engine, source: RuleSource[Changing]) -> None:
-        super().__init__(engine, source, _prepare, MutationPlan)
+        super().__init__(
+            engine, source, partial(_prepare, MutationCache()), MutationPlan
+        )
 
 
 def _prepare(
-    picked: Picked[Changing], elsewhere: Sequence[PolicyCandidates[Changing]]
+    cache: MutationCache,
+    picked: Picked[Changing],
+    elsewhere: Sequence[PolicyCandidates[Changing]],
 ) -> _Prepared | None:
     policies: list[MutatingPolicy] = []
     images: list[ImagePolicy] = []
@@ -270,4 +312,4 @@ def _prepare(
         for candidate in elsewhere
         for ref in candidate.rules
     )
-    return _Prepared(policies, images, records_alone=alone)
+    return _Prepared(policies, images, cache, records_alone=alone)
