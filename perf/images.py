@@ -52,7 +52,7 @@ from kyverno_mp.webhook.route import SHARED
 from perf.replay import _NoRecords
 from perf.servers import write_result
 from tests.fuzz.bench import segment_of
-from tests.image_rig import Repository, Signer
+from tests.image_rig import Repository, Signer, signed_policy
 from tests.ports import free_port
 
 _ROUTE: Final = SHARED[b"/mutate/fail"]
@@ -122,29 +122,6 @@ def push(host: str, signer: Signer, names: Sequence[str]) -> list[str]:
                     raise
                 time.sleep(0.1)
     return digests
-
-
-def policy(host: str, signer: Signer) -> str:
-    """Return the policy, as YAML."""
-    keys = {"publicKeys": signer.pem, "rekor": {"ignoreTlog": True}}
-    rule = {
-        "name": "verify",
-        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
-        "verifyImages": [
-            {
-                "imageReferences": [f"{host}/*"],
-                "attestors": [{"entries": [{"keys": keys}]}],
-            }
-        ],
-    }
-    return yaml.safe_dump(
-        {
-            "apiVersion": "kyverno.io/v1",
-            "kind": "ClusterPolicy",
-            "metadata": {"name": "signed"},
-            "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
-        }
-    )
 
 
 def service(policies: str, folder: Path, events: Counter[str]) -> Service:
@@ -227,7 +204,7 @@ def measure(folder: Path, reviews: int, pods: int) -> dict[str, float]:
     with registry(folder) as host:
         names = [f"app/image-{number}" for number in range(_COLD)]
         digests = push(host, signer, names)
-        both = _OTHER + policy(host, signer)
+        both = _OTHER + signed_policy(host, signer)
         plain = service(_OTHER, folder / "none", Counter())
         verifying = service(both, folder / "cache", events)
         tags = [f"{host}/{name}:v1" for name in names]
