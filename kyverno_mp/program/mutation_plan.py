@@ -28,6 +28,7 @@ from kyverno_mp.program.image_verification import (
     UnreadImages,
     verify_request,
 )
+from kyverno_mp.program.images.earlier import recorded_before
 from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.matching.candidates import RuleSource
@@ -78,12 +79,12 @@ class _Prepared:
         "asking",
         "cache",
         "calls",
+        "earlier",
         "fails",
         "images",
         "policies",
         "reads_namespace",
         "reads_registry",
-        "records_alone",
     )
 
     def __init__(
@@ -91,14 +92,13 @@ class _Prepared:
         policies: list[MutatingPolicy],
         images: list[ImagePolicy],
         cache: MutationCache,
-        *,
-        records_alone: bool,
+        earlier: list[ImagePolicy],
     ) -> None:
         self.policies = policies
         self.images = images
         self.cache = cache
-        self.records_alone = records_alone
-        """No other path verifies images of such objects."""
+        self.earlier = earlier
+        """Those of other paths that may have recorded outcomes before."""
         everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
         everything = [*self.policies, *self.images]
         self.fails = any(p.failure_policy == "Fail" for p, _ in everything)
@@ -178,9 +178,7 @@ class MutationPlan:
         if prepared.images and not done.refusal:
             begin = self._engine.cluster_data.reviewed_images
             images = begin() if begin is not None else UnreadImages(_NO_REGISTRY)
-            self._verify(
-                prepared.images, images, done, context, owns=prepared.records_alone
-            )
+            self._verify(prepared.images, images, done, context)
         return done
 
     def _remember(
@@ -197,21 +195,20 @@ class MutationPlan:
         images: ReviewedImages,
         done: Mutations,
         context: RequestContext,
-        *,
-        owns: bool,
     ) -> None:
         """Verify the images of the changed object; ``done`` gets the whole patch.
 
-        ``owns``: a record that no rule has written does not stay. Raises: as
-        ``verify_request``, BudgetExceeded for a patch that is too large.
+        Raises: as ``verify_request``, BudgetExceeded for a patch that is too large.
         """
         resource = self._request.object if done.reached is None else done.reached[1]
-        state = ImageState(images, resource)
         within = self._changed_context(context, resource)
+        before = recorded_before(self._prepared.earlier, within)
+        state = ImageState(
+            images, resource, enforced=before.enforced, audited=before.audited
+        )
         done.verified = verify_request(policies, within, state, done.left_out)
-        if owns:
-            # SAFETY: it came with the object, and proves nothing.
-            state.resource = annotated(state.resource, state.outcomes)
+        # SAFETY: what no rule has written came with the object, and proves nothing.
+        state.resource = annotated(state.resource, state.outcomes)
         if state.resource is not resource:
             done.patch = answer_patch(context, state.resource)
 
@@ -275,9 +272,7 @@ class MutationPlan:
             for policy, rules in self._prepared.images
             if not any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
         ]
-        prepared = self._prepared
-        owns = prepared.records_alone or len(rest) < len(prepared.images)
-        self._verify(rest, UnreadImages(_TOO_LATE), done, context, owns=owns)
+        self._verify(rest, UnreadImages(_TOO_LATE), done, context)
 
 
 class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
@@ -307,9 +302,26 @@ def _prepare(
             images.append((policy, verifying))
     if not (policies or images):
         return None
-    alone = bool(images) and not any(
-        isinstance(ref.linked, LinkedImageRule)
-        for candidate in elsewhere
-        for ref in candidate.rules
-    )
-    return _Prepared(policies, images, cache, records_alone=alone)
+    return _Prepared(policies, images, cache, _earlier(images, elsewhere))
+
+
+def _earlier(
+    images: list[ImagePolicy], elsewhere: Sequence[PolicyCandidates[Changing]]
+) -> list[ImagePolicy]:
+    """Return the policies of paths that the API server calls before this one.
+
+    It calls webhooks in the order of their names, which begin with the failure policy:
+    first Fail, then Ignore. Among fine-grained ones, any may be before the other.
+    """
+    found: list[ImagePolicy] = []
+    for candidate in elsewhere if images else ():
+        if candidate.policy.failure_policy > images[0][0].failure_policy:
+            continue
+        rules = [
+            linked
+            for ref in candidate.rules
+            if isinstance(linked := ref.linked, LinkedImageRule)
+        ]
+        if rules:
+            found.append((candidate.policy, rules))
+    return found
