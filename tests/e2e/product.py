@@ -150,6 +150,16 @@ class Product:
         return False
 
 
+@contextlib.contextmanager
+def configured(plane: ControlPlane, **data: str) -> Iterator[None]:
+    """Set keys of Kyverno's own ConfigMap while the block runs."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    with Api(plane.access) as api:
+        api.create(path, {"metadata": {"name": "kyverno"}, "data": data})
+        yield
+        api.delete(f"{path}/kyverno")
+
+
 def holder_of(api: Api, lease: str) -> str:
     """Give who holds a lease of ours, "" for nobody."""
     status, found = api.ask("GET", f"{_LEASES}/{lease}")

@@ -34,7 +34,7 @@ from tests.e2e.background import (
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
-from tests.e2e.product import Product, holder_of
+from tests.e2e.product import Product, configured, holder_of
 from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -58,7 +58,8 @@ def running(
     product = Product(plane, tmp_path_factory.mktemp("background"), extra=POOL)
     product.start()
     try:
-        yield product
+        with configured(plane, generateSuccessEvents="true"):
+            yield product
     finally:
         product.stop()
         print(product.program.log.read_text()[-6000:])

@@ -20,7 +20,7 @@ from tests.e2e.api import Api, Refused
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
 from tests.e2e.crds import install_crds
-from tests.e2e.product import CLEANUP, Product, holder_of
+from tests.e2e.product import CLEANUP, Product, configured, holder_of
 from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -53,7 +53,8 @@ def running(
     product = Product(plane, folder, extra={**extra, "POD_NAME": "first"})
     product.start()
     try:
-        yield product
+        with configured(plane, generateSuccessEvents="true"):
+            yield product
     finally:
         product.stop()
         print(product.program.log.read_text()[-6000:])
