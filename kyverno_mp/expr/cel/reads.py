@@ -1,8 +1,7 @@
 """Determine which parts of the object a CEL expression reads.
 
 Room: expr. Takes: nodes.Node, the places of variables. Gives: marks on Reads, and the
-Found places whose values the result may contain. Next: program/rule_reads.py,
-program/validating_policy/recalled.py.
+Found places whose values the result may contain. Next: program/context/cel_reads.py.
 May touch: nothing outside its arguments.
 Source: the CEL language definition; held by tests/fuzz/test_cel_reads_fuzz.py.
 
