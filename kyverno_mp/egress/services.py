@@ -67,11 +67,11 @@ class Services:
     def call(self, request: ApiRequest, deadline_ns: int) -> bytes:
         """Return the body of a 2xx answer.
 
-        Raises: ExpressionFailed (``reach.*``, ``context.apicall``), DeadlinePassed.
+        Raises: ExpressionFailed (``egress.*``, ``context.apicall``), DeadlinePassed.
         """
         if request.policy_namespace and not self._rules.urls.for_namespaced:
             raise ExpressionFailed(
-                "reach.denied", "namespaced policies may not call services"
+                "egress.denied", "namespaced policies may not call services"
             )
         body = None if request.body is None else msgspec.json.encode(request.body)
         answer = self._asked(request, body, deadline_ns)
@@ -103,7 +103,7 @@ class Services:
         try:
             found = self._resolve(target.host)
         except KubeUnavailable as error:
-            raise ExpressionFailed("reach.dns", error.message) from error
+            raise ExpressionFailed("egress.dns", error.message) from error
         addresses = allowed(target, found, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
         own_ns = time.monotonic_ns() + int(self._rules.timeout_s * 1e9)
         deadline_ns = deadline_ns or own_ns + 1
@@ -124,7 +124,7 @@ class Services:
             if own_ns < deadline_ns:
                 # The call's own timeout has passed, not the caller's deadline.
                 raise ExpressionFailed("context.apicall", text) from error
-            raise DeadlinePassed("reach.deadline", text) from error
+            raise DeadlinePassed("egress.deadline", text) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExpressionFailed(
                 "context.apicall",

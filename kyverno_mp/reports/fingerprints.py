@@ -53,7 +53,7 @@ def fingerprints_of(rows: Iterable[Row]) -> bytes:
 
 
 def joined(fingerprints: Iterable[bytes]) -> bytes:
-    """Join fingerprints in their one order."""
+    """Join fingerprints in a fixed order."""
     return b"".join(sorted(fingerprints))
 
 

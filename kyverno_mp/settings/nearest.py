@@ -19,7 +19,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name with the most words in common, then the most letters.
 
     ``KYVERNO_MP_PORT`` means ``KYVERNO_MP_HEALTH_PORT``, although there are names with
-    more of its letters. Cost: one comparison of texts for each known name.
+    more of its letters. Cost: one comparison of strings for each known name.
     """
     words = _words(name)
 

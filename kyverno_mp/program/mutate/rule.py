@@ -191,7 +191,7 @@ def _message(patched: Patched) -> str:
         return patched.message
     resource = patched.resource
     metadata = resource.get("metadata")
-    # A patch may have replaced a name with a value that is not a text.
+    # A patch may have replaced a name with a value that is not a string.
     name = namespace = None
     if type(metadata) is dict:
         name, namespace = metadata.get("name"), metadata.get("namespace")

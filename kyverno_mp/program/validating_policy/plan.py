@@ -235,7 +235,7 @@ def _results(
 
 
 def _bound(results: Sequence[RuleResult], left: int) -> int:
-    """Shorten texts beyond what is left for the review; return their characters."""
+    """Shorten messages beyond what is left for the review; return their characters."""
     count = 0
     for each in results:
         texts = (each.message, *each.properties.values())

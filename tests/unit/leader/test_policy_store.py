@@ -270,7 +270,7 @@ def test_a_name_that_no_api_server_takes_is_refused() -> None:
 
 
 def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
-    """One policy must not keep the leader from all others."""
+    """One policy must not keep the leader from compiling the others."""
     document = yaml.safe_load(policy("many").removesuffix("---\n"))
     document["spec"]["rules"] *= POLICY_RULES_MAX + 1
     policy_set = Shelf().write(x=json.dumps(document), y=policy("a"))

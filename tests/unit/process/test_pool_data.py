@@ -1,6 +1,6 @@
 """A pool reads what its leader published, and waits until all of it is there.
 
-Red here means: an object could be deleted because a namespace's labels were unknown.
+A failure means: an object could be deleted because a namespace's labels were unknown.
 """
 
 from collections.abc import Iterator, Mapping
