@@ -17,6 +17,7 @@ UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
 NO_BACKGROUND: Final = "leader.no_background_pool"
 _NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
 """Message for rules that need a pool which this installation does not run."""
+_CLEANUP_KINDS: Final = frozenset({"CleanupPolicy", "ClusterCleanupPolicy"})
 _OTHERS: Final = "; its other rules are in force"
 
 
@@ -58,4 +59,7 @@ def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
 
 def unsupported_kind(kind: str) -> PolicyInvalid:
     """Return the error for a kind of policy that the service does not run."""
-    return PolicyInvalid(UNSUPPORTED_KIND, f"{kind} is not supported by this version")
+    text = f"{kind} is not supported by this version"
+    if kind in _CLEANUP_KINDS:
+        text = f"{kind}: clean-up policies are not read from folders, only in a cluster"
+    return PolicyInvalid(UNSUPPORTED_KIND, text)

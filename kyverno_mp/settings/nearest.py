@@ -32,4 +32,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _words(name: str) -> set[str]:
-    return {one.lower() for one in _WORDS.findall(name)}
+    """Return the words in the singular: ``--policy`` means ``--policies``."""
+    words = (one.lower() for one in _WORDS.findall(name))
+    return {re.sub("ies$", "y", one).removesuffix("s") for one in words}
