@@ -108,7 +108,7 @@ def _constraints(
 
 
 def _moved(value: Json, prefix: str) -> Json:
-    """Replace the paths of the Pod in every text.
+    """Replace the paths of the Pod in every string.
 
     KYVERNO: upstream replaces text in the policy's JSON, so messages, literals and
     ``request.object`` change, too, and ``object["spec"]`` does not

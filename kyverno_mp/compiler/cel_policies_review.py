@@ -1,6 +1,6 @@
 """Check a policy in CEL of any kind as upstream's webhooks do.
 
-Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
 Next: cli/lint. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/{mpol,gpol,dpol}/validate.go;
 docs/behaviour/v1.19 5 (schedule).

@@ -1,6 +1,6 @@
 """Check a ValidatingPolicy as Kyverno's policy webhook does when it is created.
 
-Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
 Next: cli/lint. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/vpol/validate.go.
 """

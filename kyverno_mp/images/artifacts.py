@@ -4,7 +4,7 @@ Room: images. Takes: a registry Client, references. Gives: digests, Layers.
 Next: images/cosign.py. May touch: the network through registry/client.py.
 Source: docs/behaviour/images 3.2, 6 (referrers, HTTP errors, digests).
 
-Failures have the texts of go-containerregistry, which reports contain.
+Failures have the messages of go-containerregistry, which reports contain.
 """
 
 from collections.abc import Iterator, Mapping

@@ -32,6 +32,7 @@ _NAMESPACED = frozenset(
 FROM_CLUSTER = "kube://"
 """Prefix of the name of a document from the API server: one object, as JSON."""
 _CEL_GROUP: Final = "policies.kyverno.io/"
+_ADMISSION_GROUP: Final = "admissionregistration.k8s.io/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class StoredDocument:
         version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
         if version.startswith(_CEL_GROUP):
             return f"the server does not evaluate {version} {self.key[0]}"
+        if version.startswith(_ADMISSION_GROUP):
+            return f"{self.key[0]}: the API server evaluates it, not this service"
         return f"{self.key[0] or 'document'} is not a policy"
 
     def file_and_line(self) -> str:

@@ -3,7 +3,7 @@
 Room: program. Takes: RuleIR. Gives: Reads of ``request.object``, or None for a rule
 that may depend on anything else. Next: program/recall.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 6.1-6.3; held by tests/fuzz/test_recall_fuzz.py.
+Source: docs/behaviour/engine 6.1-6.3; checked by tests/fuzz/test_recall_fuzz.py.
 
 Applies to a rule that matched a CREATE without an old object: its code and the place
 of its failure depend only on the operation and on the marked fields. A rule with any

@@ -357,7 +357,7 @@ class Scan:
                     _log.warning("%s: skipped an object: %s", one.resource.name, error)
 
     def _hold_scans(self) -> None:
-        """Hold how long scans took, once everything was dealt with."""
+        """Record how long a scan took, once everything was evaluated."""
         if self._feed.pending:
             return
         for one in self.resources.values():

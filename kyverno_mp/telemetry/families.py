@@ -294,7 +294,7 @@ BACKGROUND_REQUESTS: Final = Family(
     "counter",
     ("request_type", "outcome"),
     "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
-    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present"
+    " (it is retried), dropped_absent (there was no trigger for 30 s), dropped_present"
     " (what was to be deleted still exists, or is still wanted), dropped_failing (the"
     " last attempt failed).",
 )
@@ -315,7 +315,7 @@ REPORTS_EVALUATED: Final = Family(
     "counter",
     ("outcome",),
     "Objects that the reports pool evaluated, by outcome: evaluated, outdated (the"
-    " object changed meanwhile and comes again), failed (it comes again).",
+    " object changed meanwhile and is evaluated again), failed (it is retried).",
 )
 REPORTS_WRITES: Final = Family(
     "kyverno_mp_reports_writes_total",

@@ -1,6 +1,6 @@
 """The same policies give the same results compiled in process and through a snapshot.
 
-Red here means: what the workers serve from a snapshot file is not what the CLI says.
+A failure means: what the workers serve from a snapshot file is not what the CLI says.
 """
 
 import os

@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(
 def cluster(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Give the cluster that KUBECONFIG names, else a control plane of our own."""
+    """Yield the cluster that KUBECONFIG names, else a control plane of our own."""
     given = os.environ.get("KUBECONFIG")
     if given:
         path = Path(given)
@@ -85,7 +85,7 @@ def cluster(
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let nothing of a module, of what failed or was killed too, reach the next one."""
+    """Delete what a module left, even if it failed or was killed."""
     yield
     plane = request.config.stash.get(_PLANE, None)
     if plane is not None:
@@ -97,7 +97,7 @@ def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def api(cluster: Cluster) -> Iterator[Api]:
-    """Give a connection as administrator."""
+    """Yield a connection as administrator."""
     with Api(cluster.access) as connection:
         yield connection
 
@@ -106,7 +106,7 @@ def api(cluster: Cluster) -> Iterator[Api]:
 def plane(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
-    """Give a control plane of its own: what an install makes and removes is global."""
+    """Yield a control plane of its own: what an install makes and removes is global."""
     if cluster.plane is None:
         pytest.skip("an existing cluster has nodes of its own")
     plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("plane"))

@@ -128,6 +128,8 @@ def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
             error.code, sarif.ERROR, error.message, file, where.line, where.column
         )
         return
+    if not documents:
+        yield Finding("lint.not_a_policy", sarif.NOTE, "empty file", file, 1, 1)
     positions = Positions(text)
     for index in dict.fromkeys(document.index for document in documents):
         for key, line, column in positions.duplicate_keys(index):

@@ -156,7 +156,7 @@ def cel_webhooks(
 def _path_of(policy: AnyValidatingPolicy) -> str:
     """Return a policy's part of a path, with its namespace.
 
-    Upstream names no namespaces, so a worker cannot tell that it lacks a policy.
+    Upstream names no namespaces, so a worker cannot know that it lacks a policy.
     """
     return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
 

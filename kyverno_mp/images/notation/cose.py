@@ -107,7 +107,7 @@ def _decoded(data: bytes) -> Any:
         value = cbor2.CBORDecoder(
             stream,
             semantic_decoders=_TAGS,
-            # Else it reads ahead, and what follows the item is not seen.
+            # Otherwise it reads ahead, and trailing bytes go unnoticed.
             read_size=1,
             max_depth=_DEPTH_MAX,
             allow_indefinite=False,

@@ -124,7 +124,7 @@ def _check_times(signed: Signed, now: datetime) -> None:
             )
     for one in signed.chain[:-1]:
         if names_revocation(one):
-            # SAFETY: revocation is not looked up here, so nobody can tell.
+            # SAFETY: revocation is not looked up here, so its state is unknown.
             name = distinguished_name(one.subject)
             raise Refused(
                 f"signing certificate with subject {name} revocation status is unknown"

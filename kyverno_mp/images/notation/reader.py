@@ -1,7 +1,7 @@
 """Find an image's Notation signatures and attestations, and verify them.
 
 Room: images. Takes: a registry's Artifacts, references, trusted certificates. Gives:
-digests and statements, or errors with upstream's texts. Next:
+digests and statements, or errors with upstream's messages. Next:
 images/notation/envelope.py.
 May touch: the network through images/artifacts.py.
 Source: docs/behaviour/images 4 (1, 2, 6, 7).

@@ -129,7 +129,7 @@ class Case:
 def missing_of(
     tags: frozenset[str], needs: frozenset[str], profile: str = ""
 ) -> tuple[str, ...]:
-    """Give what a case with these tags and needs misses, sorted."""
+    """Return what a case with these tags and needs misses, sorted."""
     is_set_up = profile in PROFILES and profile
     wanted = {
         next((one for prefix, one in CAPABILITIES if tag.startswith(prefix)), "")
@@ -142,7 +142,7 @@ def missing_of(
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    """Give the cases of both suites, in the order of the index."""
+    """Return the cases of both suites, in the order of the index."""
     if not PRESENT:
         return ()
     verdicts: Mapping[str, Mapping[str, object]] = {}

@@ -188,7 +188,7 @@ spec:
 
 
 def test_expressions_that_do_not_compile(command: Command, tmp_path: Path) -> None:
-    """Every one is told with its line, and its column within the text."""
+    """Each is reported with its line, and its column within the text."""
     file = tmp_path / "p.yaml"
     file.write_text(EXPRESSIONS)
     found = [
