@@ -40,6 +40,7 @@ BUILT: Final = frozenset(
         "verify images",
         "verify manifests",
         "validating policies",
+        "admission policies generated",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
