@@ -167,8 +167,7 @@ def _is_ours(policy: AnyValidatingPolicy) -> bool:
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
     is_off = admission is not None and admission.enabled is False
-    is_off = is_off or is_generated(policy.status)
-    return not is_off and policy.mode != JSON_MODE
+    return not (is_off or is_generated(policy.status) or policy.mode == JSON_MODE)
 
 
 def _webhooks(
