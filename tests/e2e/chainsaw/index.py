@@ -53,6 +53,7 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "ecdsa": {"TLS_KEY_ALGORITHM": "ECDSA"},
     "ed25519": {"TLS_KEY_ALGORITHM": "Ed25519"},
     "mapr": {"REPORTS_MUTATING_ADMISSION_POLICIES": "true"},
+    "genmap": {"GENERATE_MUTATING_ADMISSION_POLICIES": "true"},
 }
 """How Kyverno was set up for a verdict -> our settings on top of the usual ones."""
 
