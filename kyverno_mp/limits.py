@@ -974,3 +974,7 @@ DASHBOARD_TOKEN_CHARACTERS_MIN = 16
 GENERATED_POLICY_WRITES_MAX = 50
 """Policies whose generated admission policies are written in one pass: about a quarter
 of a second, then the other controllers run."""
+
+REWRITE_INPUTS_MAX = 3000
+"""Requests on which `fix policy --to` compares both policies: every value at every
+place of the largest samples, about two seconds."""
