@@ -1002,3 +1002,11 @@ DASHBOARD_EXCEPTIONS_MAX = 1000
 
 DASHBOARD_TOKEN_CHARACTERS_MIN = 16
 """A shorter token can be guessed in time, because guesses are not slowed down."""
+
+GENERATED_POLICY_WRITES_MAX = 50
+"""Policies whose generated admission policies are written in one pass: about a quarter
+of a second, then the other controllers run."""
+
+REWRITE_INPUTS_MAX = 3000
+"""Requests on which `fix policy --to` compares both policies: every value at every
+place of the largest samples, about two seconds."""
