@@ -18,6 +18,7 @@ from kyverno_mp.egress.clients import open_services
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.kinds import KINDS, LiveKinds
+from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
@@ -111,7 +112,7 @@ class PoolData:
                 namespaces=namespaces,
             ),
             random_bytes=os.urandom,
-            resolve_host=resolve_host,
+            resolve_host=Lookups(resolve_host).soon,
             settings=self._rule_settings,
         )
 
