@@ -1,7 +1,7 @@
 """Verify images on the command line, with this machine's access to registries.
 
-Room: cli. Takes: docker's configuration, if it may be used. Gives: the port of
-verifyImages rules. Next: apply/evaluate.
+Room: cli. Takes: docker's configuration, if it may be used. Gives: the ports of
+verifyImages rules and of ImageValidatingPolicies. Next: apply/evaluate.
 May touch: docker's config.json, the network, the clock.
 Source: docs/behaviour/images 2.1 (CLI), 6 (client choice).
 """
@@ -13,10 +13,15 @@ from typing import Final
 
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns, user_agent
 from kyverno_mp.cli.cluster.trust import LocalTrustRoot, ask_log
+from kyverno_mp.images.network import mirror_reader
+from kyverno_mp.images.policies.review import PolicyReader
+from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import RegistryAccess, ReviewedImages
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.registry.exchange import exchange
 
 _DOCKER: Final = "default"
 
@@ -59,6 +64,19 @@ def _now() -> datetime:
 
 def _until(deadline_ns: int) -> int:
     return min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()
+
+
+def policy_images(*, uses_docker: bool) -> Callable[[], PolicyImages]:
+    """Return what begins a review of ImageValidatingPolicies."""
+    fetch = mirror_reader(exchange, user_agent())
+    return PolicyReader(
+        client=_Clients(uses_docker=uses_docker),
+        now=_now,
+        until=_until,
+        trust=PolicyTrust(LocalTrustRoot(), fetch),
+        send=ask_log,
+        tenants_send=ask_log,
+    ).begin
 
 
 def image_reviews(*, uses_docker: bool) -> Callable[[], ReviewedImages]:

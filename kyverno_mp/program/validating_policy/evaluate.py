@@ -204,9 +204,13 @@ class LinkedValidatingPolicy:
             return _verdict(result.SKIP, "skip")
         for index, validation in enumerate(body.validations):
             if scope.value(validation.expression) is not True:
-                text = _message(validation, scope, index)
-                return _verdict(result.FAIL, text, annotations=_annotated(body, scope))
-        return _verdict(result.PASS, "success", annotations=_annotated(body, scope))
+                text = message_of(validation, scope, index)
+                return _verdict(
+                    result.FAIL, text, annotations=annotated(body.annotations, scope)
+                )
+        return _verdict(
+            result.PASS, "success", annotations=annotated(body.annotations, scope)
+        )
 
     def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
         """Return whether all are true; a false one decides, even after one that failed.
@@ -258,7 +262,7 @@ def exempt(
     return RuleResult("exception", rule_type, status, text, exceptions=keys)
 
 
-def _message(validation: Validation, scope: KindScope, index: int) -> str:
+def message_of(validation: Validation, scope: KindScope, index: int) -> str:
     """Return the message of a failure. KYVERNO: not trimmed."""
     text = validation.message
     if validation.message_expression is not None:
@@ -269,10 +273,12 @@ def _message(validation: Validation, scope: KindScope, index: int) -> str:
     return text or f"CEL expression validation failed at index {index}"
 
 
-def _annotated(body: _Body, scope: KindScope) -> dict[str, str]:
+def annotated(
+    annotations: Sequence[tuple[str, LinkedExpression]], scope: KindScope
+) -> dict[str, str]:
     """Return the audit annotations. Raises: ExpressionFailed, BudgetExceeded."""
     found: dict[str, str] = {}
-    for key, expression in body.annotations:
+    for key, expression in annotations:
         try:
             value = scope.value(expression)
         except ExpressionFailed as error:
