@@ -26,6 +26,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
     compile_cel,
+    compile_images,
     compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import load_exceptions
@@ -43,6 +44,7 @@ from kyverno_mp.ir.cel_policies import (
     GeneratingPolicyIR,
     MutatingPolicyIR,
 )
+from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
@@ -157,7 +159,9 @@ def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
     }
 
 
-def describe_validating(ir: ValidatingPolicyIR) -> dict[str, Json]:
+def describe_validating(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+) -> dict[str, Json]:
     """Return a policy in CEL in the same shape, each autogen copy as one rule."""
     return {
         "policy": ir.policy.key,
@@ -169,10 +173,14 @@ def describe_validating(ir: ValidatingPolicyIR) -> dict[str, Json]:
     }
 
 
-def _copy(ir: ValidatingPolicyIR, body: ValidatingBodyIR) -> dict[str, Json]:
+def _copy(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+    body: ValidatingBodyIR | ImageBodyIR,
+) -> dict[str, Json]:
     rules = body.constraints.rules if body.constraints is not None else ()
     parts = [
         (len(body.validations), "validations"),
+        (len(getattr(body, "attestors", ())), "attestors"),
         (len(body.conditions), "matchConditions"),
         (len(body.variables), "variables"),
         (len(body.annotations), "auditAnnotations"),
@@ -305,6 +313,8 @@ def called(
     policies += [describe_admission(one) for one in compile_admission(found)]
     cel = compile_cel(found, of_cel, compiled)
     policies += [describe_validating(one) for one in cel]
+    images = compile_images(found, of_cel, compiled)
+    policies += [describe_validating(one) for one in images]
     others = compile_others(found, of_cel, compiled)
     policies += [describe_cel(one) for one in others]
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]

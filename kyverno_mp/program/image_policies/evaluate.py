@@ -1,8 +1,8 @@
 """Evaluate ImageValidatingPolicies on a request or on a JSON payload.
 
 Room: program. Takes: ImageValidatingPolicyIR linked once; Facts, PolicyImages. Gives:
-an Answer for the policy and each of its autogen copies. Next: cli/apply/image_policies,
-webhook/review/cel_images. May touch: what the ports reach.
+an Answer for the policy and each of its autogen copies. Next: cli/apply/image_policies.
+May touch: what the ports reach.
 Source: docs/behaviour/cel 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine.go.
 """
