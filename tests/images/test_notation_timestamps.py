@@ -17,6 +17,7 @@ from cryptography import x509
 from kyverno_mp import limits
 from kyverno_mp.images.notation.envelope import check_envelope
 from kyverno_mp.images.notation.records import Refused, Target
+from tests.image_rig import OCI, digest_of
 from tests.images import notation_rig as notation
 from tests.images import rig
 
@@ -27,8 +28,8 @@ _OWN: Final = rig.Sigstore()
 _AT: Final = notation.SIGNED + dt.timedelta(minutes=1)
 _CHAIN: Final = notation.chain(end=notation.SIGNED + dt.timedelta(days=100))
 _LATER: Final = notation.NOW
-_DIGEST: Final = rig.digest_of(_BODY)
-_TARGET: Final = Target(notation.OCI, _DIGEST, len(_BODY))
+_DIGEST: Final = digest_of(_BODY)
+_TARGET: Final = Target(OCI, _DIGEST, len(_BODY))
 
 
 def token(signature: bytes, at: dt.datetime = _AT, own: rig.Sigstore = _OWN) -> bytes:

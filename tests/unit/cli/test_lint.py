@@ -98,7 +98,7 @@ def test_kind_that_is_not_evaluated(command: Command, tmp_path: Path) -> None:
     )
     assert _places(_findings(command, file)) == {
         (3, "lint.unsupported"),
-        (5, "policy.wrong_type"),
+        (5, "policy.type"),
     }
 
 
