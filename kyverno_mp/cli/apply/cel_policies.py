@@ -53,6 +53,8 @@ class CelInput:
     """Policies about images."""
     uses_docker: bool = False
     """Registries are read with docker's credentials."""
+    layout: str = ""
+    """A folder of images that is read instead of registries."""
     payload_word: str = "json"
     """What a DeletingPolicy calls a JSON payload."""
 

@@ -122,6 +122,7 @@ def _run_in(
             is_cluster=options.cluster,
             images=images,
             uses_docker=options.registry,
+            layout=options.image_layout,
         ),
         with_messages=needs_messages(options),
     )
@@ -176,6 +177,7 @@ def _scene(
         load_cluster_data(
             (),
             registry=options.registry,
+            layout=options.image_layout,
             targets=targets,
             context=context,
             plurals=plurals,

@@ -41,12 +41,13 @@ class ImagePolicies:
         self._user = user or UserInfo()
         self._plurals = known_plurals(given.plurals)
         self._uses_docker = given.uses_docker
+        self._layout = given.layout
 
     def _begin(self) -> PolicyImages:
         # PERF: TLS costs 20 ms, which only runs that verify images pay.
         from kyverno_mp.cli.cluster.image_access import policy_images
 
-        begin = policy_images(uses_docker=self._uses_docker)
+        begin = policy_images(uses_docker=self._uses_docker, layout=self._layout)
         self._begin = begin  # type: ignore[method-assign]  # opened once
         return begin()
 

@@ -19,8 +19,8 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.compiler.autogen_cel import copies_of
-from kyverno_mp.compiler.cel import build_match_conditions
 from kyverno_mp.compiler.match import build_selector
+from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
 from kyverno_mp.controllers.policy_status import PolicyName
 from kyverno_mp.controllers.webhook_config.options import (
     WebhookOptions,
@@ -59,7 +59,6 @@ _BASES: Final = {
     "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),
     "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol-keys"),
 }
-_NAMESPACE: Final = "namespaceObject"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _KINDS_OF_COPIES: Final = {
     "cronjobs": {"cronjobs": ("batch/v1", "CronJob")},
@@ -381,13 +380,7 @@ def _are_registrable(conditions: Sequence[tuple[str, str]]) -> bool:
         return False
     if not all(map(is_label_key, names)):
         return False
-    # K8S: a webhook's conditions do not have this variable.
-    if any(_NAMESPACE in text for _, text in conditions):
-        return False
-    built = build_match_conditions(
-        tuple(NamedExpression(name=name, expression=text) for name, text in conditions)
-    )
-    return not any(one.expression.error for one in built)
+    return are_accepted_everywhere(text for _, text in conditions)
 
 
 def _decoded(text: bytes) -> AnyValidatingPolicy | None:

@@ -60,15 +60,16 @@ class PolicyReader:
     """What all reviews of a process share.
 
     ``until``: returns the end of one read within a review's deadline; ``send`` asks
-    transparency logs, ``tenants_send`` for namespaced policies.
+    transparency logs, None = none can be asked; ``tenants_send`` for namespaced
+    policies, None = ``send``.
     """
 
     client: Callable[[RegistryAccess], Client]
     now: Callable[[], datetime]
     until: Callable[[int], int]
     trust: PolicyTrust
-    send: Send
-    tenants_send: Send
+    send: Send | None = None
+    tenants_send: Send | None = None
 
     def begin(self) -> "PolicyReview":
         """Begin a review."""
@@ -184,7 +185,11 @@ class PolicyReview:
 
         def search(signed: Signed) -> bytes:
             url = "" if attestor.log is None else attestor.log.url
-            send = reader.tenants_send if is_tenants else reader.send
+            send = reader.send
+            if is_tenants and reader.tenants_send is not None:
+                send = reader.tenants_send
+            if send is None:
+                raise Unproved("searching log query: no log can be asked here")
             return search_log(url, signed, send, until_ns, is_quiet=is_tenants)
 
         def tick() -> None:

@@ -48,9 +48,9 @@ from kyverno_mp.program.image_policies.references import (
 from kyverno_mp.program.image_policies.verification import PolicyTerms, Verification
 from kyverno_mp.program.ports import RegistryAccess
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.evaluate import (
     annotated,
-    fault_or_match,
     is_expired,
     message_of,
 )
@@ -167,7 +167,7 @@ class _ImageScope(KindScope):
             VerifierContext(self.verification),
         )
 
-    def open(
+    def show(
         self, images: Mapping[str, list[str]], attestors: Sequence[LinkedAttestor]
     ) -> None:
         """Set ``images`` and ``attestors``.
@@ -322,7 +322,7 @@ class LinkedImagePolicy:
         }
         for image in dict.fromkeys(one for listed in chosen.values() for one in listed):
             scope.verification.load(image)
-        scope.open(chosen, body.attestors)
+        scope.show(chosen, body.attestors)
 
     def _decided(self, body: _Body, scope: _ImageScope) -> RuleResult:
         """Return the verdict. Raises: ExpressionFailed, BudgetExceeded."""
