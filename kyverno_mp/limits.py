@@ -677,6 +677,10 @@ IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
 IMAGE_TRUST_FILES_MAX = 100
 """Files of a TUF repository that are read: keys and certificates. Sigstore has ten."""
 
+IMAGE_TRUST_ROOTS_MAX = 16
+"""TUF repositories of ImageValidatingPolicies that one process keeps: each may hold
+IMAGE_TRUST_FILES_MAX files. An organisation has one of its own, and Sigstore's."""
+
 IMAGE_TRUST_S = 24 * 60 * 60
 """Time for which keys of a TUF repository are used before they are read again; its
 owner signs new metadata every few days."""
