@@ -75,6 +75,8 @@ class Runner:
         if since_ns:
             if not is_late:
                 return None, SETTLES
+            if one.spec.request_type == CEL_MUTATE:
+                return self.run_tasks(self.mutating.lost_tasks(one, since_ns))
             return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
         if changed is None:
             return self.run_tasks(
