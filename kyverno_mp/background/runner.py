@@ -17,10 +17,16 @@ from kyverno_mp.background.failure import Failure, failure_of, failure_of_reques
 from kyverno_mp.background.generate import Generator
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.mutating import MutatingRunner
 from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
-from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
+from kyverno_mp.background.update_request import (
+    CEL_MUTATE,
+    MUTATE,
+    StoredRequest,
+    Task,
+)
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
@@ -40,6 +46,7 @@ class Runner:
     policies: StoredPolicies
     generator: Generator
     mutator: Mutator
+    mutating: MutatingRunner
     changes: Changes
     lost: LostTriggers
 
@@ -68,6 +75,8 @@ class Runner:
         if since_ns:
             if not is_late:
                 return None, SETTLES
+            if one.spec.request_type == CEL_MUTATE:
+                return self.run_tasks(self.mutating.lost_tasks(one, since_ns))
             return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
         if changed is None:
             return self.run_tasks(
@@ -89,6 +98,12 @@ class Runner:
         waits: Outcome | None = None
         for task in tasks:
             policy: ReadyPolicy | None = None
+            if task.type == CEL_MUTATE:
+                failed, outcome = self._run_cel(task)
+                failure = failure or failed
+                if outcome is not None and outcome.waits:
+                    waits = waits or outcome
+                continue
             try:
                 policy = self.policies.with_rule(task.policy, task.rule)
                 runner = self.mutator if task.type == MUTATE else self.generator
@@ -103,6 +118,15 @@ class Runner:
             if of_one_trigger and _ends(outcome, policy):
                 break
         return failure, waits
+
+    def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
+        """Run a MutatingPolicy. Raises: what is transient; LeaseLost."""
+        try:
+            return None, self.mutating.run(task)
+        except TRANSIENT:
+            raise
+        except (InputError, DependencyError) as error:
+            return self.mutating.failure_of(task, error), None
 
 
 def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:

@@ -27,6 +27,9 @@ LOST_SINCE: Final = "kyverno-mp.io/lost-since"
 SOURCE: Final = "source"
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
+CEL_MUTATE: Final = "cel-mutate"
+UNCHECKED: Final = "kyverno-mp.io/unchecked"
+"""Annotation: whether the trigger meets the conditions is not known yet."""
 PENDING: Final = "Pending"
 FAILED: Final = "Failed"
 COMPLETED: Final = "Completed"
@@ -156,7 +159,7 @@ class StoredRequest(msgspec.Struct):
     @property
     def is_ours(self) -> bool:
         """Whether this pool processes its type."""
-        return self.spec.request_type in (GENERATE, MUTATE)
+        return self.spec.request_type in (GENERATE, MUTATE, CEL_MUTATE)
 
     @property
     def queue_key(self) -> str:
@@ -183,8 +186,9 @@ class StoredRequest(msgspec.Struct):
     def tasks(self) -> Iterator["Task"]:
         """Yield what is to be done, in order."""
         spec = self.spec
-        if spec.request_type == MUTATE:
-            yield Task(MUTATE, spec.policy, spec.rule, spec.resource, request=self)
+        if spec.request_type in (MUTATE, CEL_MUTATE):
+            kind = spec.request_type
+            yield Task(kind, spec.policy, spec.rule, spec.resource, request=self)
             return
         if not spec.rule_context and spec.rule:
             yield Task(
@@ -242,6 +246,14 @@ class Task(msgspec.Struct, frozen=True):
             return None
         found = self.request.spec.context.user_info
         return found if found.user_info.username else None
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether it is not known that the trigger meets the policy's conditions."""
+        if self.request is None:
+            return True
+        annotations = self.request.metadata.annotations or {}
+        return UNCHECKED in annotations or LOST_SINCE in annotations
 
     @property
     def seen_version(self) -> str:
