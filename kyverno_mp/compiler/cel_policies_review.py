@@ -1,12 +1,13 @@
 """Check a policy in CEL of any kind as upstream's webhooks do.
 
 Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
-Next: cli/lint. May touch: nothing outside its arguments.
+Next: cli/lint, webhook/policy_review.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/{mpol,gpol,dpol}/validate.go;
 docs/behaviour/v1.19 5 (schedule).
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from kyverno_mp.compiler.cel_policies import build_deleting, build_generating
 from kyverno_mp.compiler.expression_faults import located_fault
@@ -14,6 +15,7 @@ from kyverno_mp.compiler.mutating_policy import build_mutating
 from kyverno_mp.compiler.validating_review import (
     common_problems,
     expression_faults_of,
+    of_first_part,
     review_problems,
 )
 from kyverno_mp.policy.cel_policies import (
@@ -30,6 +32,10 @@ from kyverno_mp.policy.validating_policy import (
     ValidatingPolicy,
 )
 from kyverno_mp.values.duration import quote_text
+
+_NOT_COMPILED: Final = (
+    "<nil>: Internal error: {} policy compiler 2.0 error: failed to compile policy"
+)
 
 
 def faults(document: AnyValidatingPolicy | AnyCelPolicy) -> Iterator[Problem]:
@@ -62,6 +68,25 @@ def review(document: AnyValidatingPolicy | AnyCelPolicy) -> Iterator[Problem]:
         given = quote_text(document.spec.schedule)
         upstream = f"{path}: Invalid value: {given}: {reason}"
         yield Problem("policy.schedule", path, "", reason, upstream)
+
+
+def refusals(document: GeneratingPolicy | DeletingPolicy) -> list[str]:
+    """Return upstream's errors when the policy is created, none if it is accepted.
+
+    KYVERNO: the first part of the spec with a faulty expression ends compilation; a
+    placeholder comes before its errors.
+    """
+    is_generating = isinstance(document, GeneratingPolicy)
+    builder = (
+        build_generating(document)
+        if isinstance(document, GeneratingPolicy)
+        else build_deleting(document)
+    )
+    found = of_first_part(builder.problems)
+    if found:
+        word = "generating" if is_generating else "deleting"
+        found.insert(0, _NOT_COMPILED.format(word))
+    return [*found, *(one.upstream for one in review(document))]
 
 
 def _texts(document: AnyCelPolicy) -> Iterator[str]:

@@ -261,6 +261,21 @@ CLEANUP_ERRORS: Final = Family(
     "Number of lists and deletions of clean-up policies that failed.",
     unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
 )
+_DELETED = ("resource", "resource_namespace", "deletion_propagation")
+DELETED: Final = Family(
+    "kyverno_deleting_controller_deletedobjects_total",
+    "counter",
+    (*_CLEANED_BY, *_DELETED),
+    "Number of objects that DeletingPolicies deleted.",
+    unbounded=("policy_namespace", "policy_name", *_DELETED[:2]),
+)
+DELETING_ERRORS: Final = Family(
+    "kyverno_deleting_controller_errors_total",
+    "counter",
+    (*_CLEANED_BY, *_DELETED),
+    "Number of lists and deletions of DeletingPolicies that failed.",
+    unbounded=("policy_namespace", "policy_name", *_DELETED[:2]),
+)
 CLEANUP_HALTED: Final = Family(
     "kyverno_mp_cleanup_halted",
     "gauge",
@@ -438,6 +453,7 @@ RECORDED: Final = (
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
+    *(DELETED, DELETING_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),

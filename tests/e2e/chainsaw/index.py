@@ -40,6 +40,7 @@ BUILT: Final = frozenset(
         "verify images",
         "verify manifests",
         "validating policies",
+        "deleting policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -83,8 +84,8 @@ CAPABILITIES: Final = (
     ("kind:NamespacedMutatingPolicy", "CEL policies"),
     ("kind:GeneratingPolicy", "CEL policies"),
     ("kind:NamespacedGeneratingPolicy", "CEL policies"),
-    ("kind:DeletingPolicy", "CEL policies"),
-    ("kind:NamespacedDeletingPolicy", "CEL policies"),
+    ("kind:DeletingPolicy", "deleting policies"),
+    ("kind:NamespacedDeletingPolicy", "deleting policies"),
     ("kind:ImageValidatingPolicy", "CEL policies"),
     ("kind:NamespacedImageValidatingPolicy", "CEL policies"),
     ("asserts:generated-admission-policy", "admission policies generated"),
