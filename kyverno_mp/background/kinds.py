@@ -38,6 +38,13 @@ class Kinds:
             found = self._of_kind(api_version, kind)
         return found
 
+    def of_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        """Return a resource by its name. Raises: DependencyError."""
+        found = self._of_plural(group, version, plural)
+        if found is None and self._refresh():
+            found = self._of_plural(group, version, plural)
+        return found
+
     def serves(self, api_version: str, kind: str) -> bool:
         """Return whether a kind is served now: it may have been removed since.
 
@@ -70,6 +77,13 @@ class Kinds:
         if api_version:
             return directory.of_kind(api_version, kind)
         return next(iter(directory.find(parse_kind(kind))), None)
+
+    def _of_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        for one in self._discovery.directory.resources:
+            place = (one.group, one.version, one.plural)
+            if place == (group, version, plural) and not one.subresource:
+                return one
+        return None
 
     def _refresh(self) -> bool:
         """Ask the API server, unless that was just done. Raises: DependencyError."""

@@ -6,21 +6,34 @@ room.
 Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from msgspec.structs import replace
 
 from kyverno_mp.background.changes import Changes
-from kyverno_mp.background.failure import Failure, failure_of, failure_of_request
+from kyverno_mp.background.failure import (
+    Failure,
+    failure_of,
+    failure_of_generating,
+    failure_of_request,
+)
 from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generating.policies import ReadyGenerating
+from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
 from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
-from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
+from kyverno_mp.background.update_request import (
+    CEL_GENERATE,
+    MUTATE,
+    StoredRequest,
+    Task,
+)
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
@@ -42,6 +55,9 @@ class Runner:
     mutator: Mutator
     changes: Changes
     lost: LostTriggers
+    generating: Generating
+    lost_generating: Callable[[StoredRequest], Iterator[Task]]
+    """Yields what has to be done for the lost triggers of GeneratingPolicies."""
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False
@@ -68,7 +84,8 @@ class Runner:
         if since_ns:
             if not is_late:
                 return None, SETTLES
-            return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
+            lost = chain(self.lost.tasks(one, since_ns), self.lost_generating(one))
+            return self.run_tasks(lost, of_one_trigger=False)
         if changed is None:
             return self.run_tasks(
                 [replace(task, is_late=is_late) for task in one.tasks()]
@@ -89,6 +106,12 @@ class Runner:
         waits: Outcome | None = None
         for task in tasks:
             policy: ReadyPolicy | None = None
+            if task.type == CEL_GENERATE:
+                failed, outcome = self._generate(task)
+                failure = failure or failed
+                if outcome is not None and outcome.waits:
+                    waits = waits or outcome
+                continue
             try:
                 policy = self.policies.with_rule(task.policy, task.rule)
                 runner = self.mutator if task.type == MUTATE else self.generator
@@ -103,6 +126,18 @@ class Runner:
             if of_one_trigger and _ends(outcome, policy):
                 break
         return failure, waits
+
+    def _generate(self, task: Task) -> tuple[Failure | None, Outcome | None]:
+        """Run a GeneratingPolicy. Raises: what is transient; LeaseLost."""
+        policy: ReadyGenerating | None = None
+        try:
+            policy = self.generating.policies.newest(task.policy)
+            return None, self.generating.run(task, policy)
+        except TRANSIENT:
+            raise
+        except (InputError, DependencyError) as error:
+            stored = None if policy is None else policy.stored
+            return failure_of_generating(task, stored, error), None
 
 
 def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:

@@ -27,6 +27,8 @@ LOST_SINCE: Final = "kyverno-mp.io/lost-since"
 SOURCE: Final = "source"
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
+CEL_GENERATE: Final = "cel-generate"
+"""The type of requests for GeneratingPolicies, and of their Tasks."""
 PENDING: Final = "Pending"
 FAILED: Final = "Failed"
 COMPLETED: Final = "Completed"
@@ -156,7 +158,7 @@ class StoredRequest(msgspec.Struct):
     @property
     def is_ours(self) -> bool:
         """Whether this pool processes its type."""
-        return self.spec.request_type in (GENERATE, MUTATE)
+        return self.spec.request_type in (GENERATE, MUTATE, CEL_GENERATE)
 
     @property
     def queue_key(self) -> str:
@@ -186,6 +188,9 @@ class StoredRequest(msgspec.Struct):
         if spec.request_type == MUTATE:
             yield Task(MUTATE, spec.policy, spec.rule, spec.resource, request=self)
             return
+        if spec.request_type == CEL_GENERATE:
+            yield from self._cel_tasks()
+            return
         if not spec.rule_context and spec.rule:
             yield Task(
                 *(GENERATE, spec.policy, spec.rule, spec.resource),
@@ -195,6 +200,15 @@ class StoredRequest(msgspec.Struct):
         for one in spec.rule_context or ():
             yield Task(
                 *(GENERATE, spec.policy, one.rule, one.trigger),
+                deletes=one.delete_downstream,
+                request=self,
+            )
+
+    def _cel_tasks(self) -> Iterator["Task"]:
+        policy = self.spec.policy
+        for one in self.spec.rule_context or ():
+            yield Task(
+                *(CEL_GENERATE, policy, policy.rpartition("/")[2], one.trigger),
                 deletes=one.delete_downstream,
                 request=self,
             )
