@@ -25,11 +25,13 @@ from kyverno_mp.background.generating.policies import ReadyGenerating
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.mutating import MutatingRunner
 from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
+    CEL_MUTATE,
     MUTATE,
     StoredRequest,
     Task,
@@ -43,6 +45,7 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
 )
 
+_OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 TRANSIENT: Final = (KubeUnavailable, DeadlinePassed, KubeExpired, SnapshotUnusable)
 
 
@@ -53,6 +56,7 @@ class Runner:
     policies: StoredPolicies
     generator: Generator
     mutator: Mutator
+    mutating: MutatingRunner
     changes: Changes
     lost: LostTriggers
     generating: Generating
@@ -106,8 +110,10 @@ class Runner:
         waits: Outcome | None = None
         for task in tasks:
             policy: ReadyPolicy | None = None
-            if task.type == CEL_GENERATE:
-                failed, outcome = self._generate(task)
+            if task.type in _OF_CEL:
+                is_generating = task.type == CEL_GENERATE
+                run = self._generate if is_generating else self._run_cel
+                failed, outcome = run(task)
                 failure = failure or failed
                 if outcome is not None and outcome.waits:
                     waits = waits or outcome
@@ -138,6 +144,15 @@ class Runner:
         except (InputError, DependencyError) as error:
             stored = None if policy is None else policy.stored
             return failure_of_generating(task, stored, error), None
+
+    def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
+        """Run a MutatingPolicy. Raises: what is transient; LeaseLost."""
+        try:
+            return None, self.mutating.run(task)
+        except TRANSIENT:
+            raise
+        except (InputError, DependencyError) as error:
+            return self.mutating.failure_of(task, error), None
 
 
 def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:

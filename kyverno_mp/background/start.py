@@ -22,6 +22,8 @@ import msgspec
 
 from kyverno_mp.background import policy_events, requests
 from kyverno_mp.background.caches import Caches
+from kyverno_mp.background.cel_policies import StoredMutatingPolicies
+from kyverno_mp.background.cel_targets import Targets
 from kyverno_mp.background.changes import Changes
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import Downstream
@@ -32,6 +34,7 @@ from kyverno_mp.background.generating.assemble import GeneratingParts
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.mutating import MutatingRunner
 from kyverno_mp.background.policies import policy_key, policy_name
 from kyverno_mp.background.policy_events import PolicyEvents
 from kyverno_mp.background.register import Register
@@ -122,6 +125,15 @@ class Background:
                 self.policies,
                 self.generator,
                 mutator,
+                MutatingRunner(
+                    dependencies,
+                    StoredMutatingPolicies(
+                        dependencies.client, dependencies.settings.exceptions_in
+                    ),
+                    triggers,
+                    Targets(dependencies, kinds),
+                    downstream.guard,
+                ),
                 Changes(triggers, downstream),
                 LostTriggers(self.policies, existing, downstream),
                 self.generating.generating,

@@ -29,6 +29,9 @@ GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
 CEL_GENERATE: Final = "cel-generate"
 """The type of requests for GeneratingPolicies, and of their Tasks."""
+CEL_MUTATE: Final = "cel-mutate"
+UNCHECKED: Final = "kyverno-mp.io/unchecked"
+"""Annotation: whether the trigger meets the conditions is not known yet."""
 PENDING: Final = "Pending"
 FAILED: Final = "Failed"
 COMPLETED: Final = "Completed"
@@ -158,7 +161,7 @@ class StoredRequest(msgspec.Struct):
     @property
     def is_ours(self) -> bool:
         """Whether this pool processes its type."""
-        return self.spec.request_type in (GENERATE, MUTATE, CEL_GENERATE)
+        return self.spec.request_type in (GENERATE, MUTATE, CEL_MUTATE, CEL_GENERATE)
 
     @property
     def queue_key(self) -> str:
@@ -185,8 +188,9 @@ class StoredRequest(msgspec.Struct):
     def tasks(self) -> Iterator["Task"]:
         """Yield what is to be done, in order."""
         spec = self.spec
-        if spec.request_type == MUTATE:
-            yield Task(MUTATE, spec.policy, spec.rule, spec.resource, request=self)
+        if spec.request_type in (MUTATE, CEL_MUTATE):
+            kind = spec.request_type
+            yield Task(kind, spec.policy, spec.rule, spec.resource, request=self)
             return
         if spec.request_type == CEL_GENERATE:
             yield from self._cel_tasks()
@@ -256,6 +260,13 @@ class Task(msgspec.Struct, frozen=True):
             return None
         found = self.request.spec.context.user_info
         return found if found.user_info.username else None
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether it is not known that the trigger meets the policy's conditions."""
+        if self.request is None:
+            return True
+        return UNCHECKED in (self.request.metadata.annotations or {})
 
     @property
     def seen_version(self) -> str:

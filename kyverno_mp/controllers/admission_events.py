@@ -28,7 +28,7 @@ from kyverno_mp.kube.policy_events import (
     UidOf,
     no_uid,
 )
-from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
+from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     ObjectRecord,
@@ -80,7 +80,7 @@ def event_infos_of(review: ReviewRecord, uid_of: UidOf = no_uid) -> Iterator[Eve
 
 
 def _messages(review: ReviewRecord, policy: PolicyRecord) -> PolicyMessages:
-    is_cel = policy.kind in VALIDATING_POLICY_KINDS
+    is_cel = policy.kind in SERVED_CEL_KINDS
     version = CEL_POLICY_VERSION if is_cel else POLICY_VERSION
     return PolicyMessages(
         Reference(version, policy.kind, policy.name, policy.namespace, policy.uid),

@@ -15,7 +15,7 @@ from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 UNSUPPORTED: Final = "leader.unsupported"
 UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
 NO_BACKGROUND: Final = "leader.no_background_pool"
-_NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
+NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
 """Message for rules that nobody carries out: the installation runs no pool for them."""
 _OTHERS: Final = "; its other rules are in force"
 
@@ -50,9 +50,9 @@ def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
     if rule.unsupported or has_background:
         return rule.unsupported
     if rule.rule_type == "generate":
-        return f"generate {_NO_POOL}"
+        return f"generate {NO_POOL}"
     if rule.mutate is not None and rule.mutate.targets is not None:
-        return f"mutate existing {_NO_POOL}"
+        return f"mutate existing {NO_POOL}"
     return ""
 
 

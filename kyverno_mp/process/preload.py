@@ -11,6 +11,7 @@ import importlib
 from typing import Final
 
 from kyverno_mp.policy.decode import prepare
+from kyverno_mp.values.typed.schema import built_in
 
 LATE: Final = (
     "hashlib",
@@ -36,7 +37,8 @@ LATE: Final = (
 
 
 def preload() -> None:
-    """Import all of them, and build the decoders that threads share."""
+    """Import all of them, and build the decoders and types that threads share."""
     for name in LATE:
         importlib.import_module(name)
     prepare()
+    built_in()

@@ -27,6 +27,8 @@ from kyverno_mp.program.rule_gate import RuleGate
 
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
+CEL_MUTATE: Final = "cel-mutate"
+"""A MutatingPolicy as a whole: it has no rules."""
 _SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
 _DELETE: Final = "DELETE"
 _OLD_OBJECT: Final = "oldObject"
@@ -46,6 +48,8 @@ class Triggered(msgspec.Struct, frozen=True):
     deletes: bool = False
     synchronize: bool = False
     reads_old: bool = False
+    unchecked: bool = False
+    """The pool has to find out whether the trigger meets the conditions."""
 
 
 class _Rule:

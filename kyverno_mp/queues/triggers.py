@@ -20,8 +20,9 @@ LOST_ROLE: Final = "lost"
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
     """What becomes one UpdateRequest.
 
-    ``type``: generate or mutate. ``policy``: its key. ``with_objects``: the request
-    carries the objects of the review, because nobody can read them later.
+    ``type``: generate, mutate or cel-mutate. ``policy``: its key. ``with_objects``: the
+    request carries the objects of the review, because nobody can read them later.
+    ``unchecked``: the conditions of the policy were not evaluated.
     """
 
     type: str
@@ -30,6 +31,7 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
     deletes: bool = False
     synchronize: bool = False
     with_objects: bool = False
+    unchecked: bool = False
 
 
 class TriggerObject(msgspec.Struct, frozen=True, array_like=True):

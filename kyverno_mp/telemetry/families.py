@@ -128,6 +128,32 @@ VALIDATING_RESULTS: Final = Family(
     counted_text="Number of results of ValidatingPolicies.",
     by_namespace="resource_namespace",
 )
+MUTATING_RESULTS: Final = Family(
+    "kyverno_mutating_policy_execution_duration_seconds",
+    "histogram",
+    (
+        "policy_background_mode",
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+        "resource_request_operation",
+        "execution_cause",
+        "result",
+    ),
+    "Time to evaluate one MutatingPolicy for one request, in seconds; the policies of a"
+    " review share its time evenly.",
+    unbounded=(
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+    ),
+    # 1.19 adds the counter, and the label policy_namespace.
+    counted_as="kyverno_mutating_policy_results_total",
+    counted_text="Number of results of MutatingPolicies.",
+    by_namespace="resource_namespace",
+)
 CHANGES: Final = Family(
     "kyverno_policy_changes_total",
     "counter",
@@ -464,6 +490,7 @@ RECORDED: Final = (
     REPORTS_STALENESS,
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
     VALIDATING_RESULTS,
+    MUTATING_RESULTS,
     GC_PAUSES,
     *(IMAGE_CACHE, REGISTRY_CALLS),
 )

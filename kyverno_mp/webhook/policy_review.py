@@ -23,6 +23,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_policies_review import refusals as background_refusals
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
 from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.mutating_review import mutating_refusals
 from kyverno_mp.compiler.type_check import type_warnings
 from kyverno_mp.compiler.validating_review import refusals
 from kyverno_mp.errors import (
@@ -34,7 +35,9 @@ from kyverno_mp.errors import (
 from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded
 from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
 from kyverno_mp.policy.cel_policies import (
+    MUTATING_POLICY_KINDS,
     DeletingPolicy,
+    MutatingPolicy,
     decode_cel_policy,
     is_cel_policy,
 )
@@ -47,11 +50,8 @@ from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.review import ReviewVerdict, review
-from kyverno_mp.policy.validating_policy import (
-    CelPolicyException,
-    decode_validating_policy,
-    is_validating_policy,
-)
+from kyverno_mp.policy.served_cel import decode_served, is_served
+from kyverno_mp.policy.validating_policy import CelPolicyException
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 
@@ -148,20 +148,23 @@ class PolicyReview:
         KYVERNO: a refusal has its reasons as warnings, too.
         """
         raw = request.object
-        if is_cel_policy(raw):
+        if is_cel_policy(raw) and raw["kind"] not in MUTATING_POLICY_KINDS:
             return self._answer_background_cel(request)
-        if not is_validating_policy(raw):
+        if not is_served(raw):
             text = f"{request.kind} is not evaluated by this version"
             return allowed(request.uid, [text])
         try:
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
                 metadata = {**metadata_of(raw), "namespace": request.namespace}
-                document = decode_validating_policy({**raw, "metadata": metadata})
+                document = decode_served({**raw, "metadata": metadata})
                 if isinstance(document, CelPolicyException):
                     namespace = request.namespace or document.metadata.namespace
                     warnings = self._exception_warnings(namespace)
                     return allowed(request.uid, warnings)
-                found = refusals(document)
+                if isinstance(document, MutatingPolicy):
+                    found = mutating_refusals(document)
+                else:
+                    found = refusals(document)
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:

@@ -17,7 +17,7 @@ from kyverno_mp.leader.servable import (
     missing_feature,
     servable,
 )
-from kyverno_mp.policy.cel_policies import AnyCelPolicy
+from kyverno_mp.policy.cel_policies import AnyCelPolicy, MutatingPolicy
 from kyverno_mp.policy.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
@@ -104,6 +104,8 @@ def unserved(
     policy: AnyValidatingPolicy | AnyCelPolicy | CelPolicyException, raw: Json
 ) -> str:
     """Return what the server does not evaluate about a document, "" for nothing."""
+    if isinstance(policy, MutatingPolicy):
+        return ""
     if isinstance(policy, AnyCelPolicy):
         return f"{raw['apiVersion']} {raw['kind']}"
     if isinstance(policy, AnyValidatingPolicy) and policy.mode == JSON_MODE:

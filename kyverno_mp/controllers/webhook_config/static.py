@@ -122,6 +122,9 @@ def _review_policies(options: WebhookOptions) -> Json:
     cel = [
         ("validatingpolicies", _SINCE_ALPHA),
         ("namespacedvalidatingpolicies", _SINCE_BETA),
+        # Since 1.19 (docs/behaviour/v1.19 5).
+        ("mutatingpolicies", _SINCE_ALPHA),
+        ("namespacedmutatingpolicies", _SINCE_BETA),
         ("imagevalidatingpolicies", _SINCE_ALPHA),
         ("namespacedimagevalidatingpolicies", _SINCE_BETA),
         ("generatingpolicies", _SINCE_ALPHA),

@@ -55,7 +55,13 @@ def webhook_options(
 
 
 _SERVED: Final = frozenset(
-    {"validatingpolicies", "namespacedvalidatingpolicies", "policyexceptions"}
+    {
+        "validatingpolicies",
+        "namespacedvalidatingpolicies",
+        "mutatingpolicies",
+        "namespacedmutatingpolicies",
+        "policyexceptions",
+    }
 )
 
 

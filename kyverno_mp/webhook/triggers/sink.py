@@ -87,6 +87,7 @@ def record_of(
             one.deletes,
             one.synchronize,
             with_objects=not one.deletes and (is_going or one.reads_old),
+            unchecked=one.unchecked,
         )
         for one in found
     )

@@ -41,6 +41,7 @@ BUILT: Final = frozenset(
         "verify manifests",
         "validating policies",
         "deleting policies",
+        "mutating policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -80,8 +81,8 @@ CAPABILITIES: Final = (
     ("rule:validate.cel", "CEL rules"),
     ("kind:ValidatingPolicy", "validating policies"),
     ("kind:NamespacedValidatingPolicy", "validating policies"),
-    ("kind:MutatingPolicy", "CEL policies"),
-    ("kind:NamespacedMutatingPolicy", "CEL policies"),
+    ("kind:MutatingPolicy", "mutating policies"),
+    ("kind:NamespacedMutatingPolicy", "mutating policies"),
     ("kind:GeneratingPolicy", "CEL policies"),
     ("kind:NamespacedGeneratingPolicy", "CEL policies"),
     ("kind:DeletingPolicy", "deleting policies"),

@@ -13,7 +13,7 @@ import pytest
 from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.policy_status import InForce, PolicyStatuses
 from kyverno_mp.controllers.scan_permissions import scan_permissions
-from kyverno_mp.controllers.webhook_config.cel import DecodedCelPolicies
+from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.limits import SCAN_PERMISSION_RESOURCES_MAX

@@ -221,9 +221,9 @@ def test_a_document_that_is_no_policy_is_told() -> None:
         x="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
     )
     assert policy_set.problems == ("x, line 1: ConfigMap is not a policy",)
-    kind = "apiVersion: policies.kyverno.io/v1\nkind: MutatingPolicy\n"
+    kind = "apiVersion: policies.kyverno.io/v1\nkind: ImageValidatingPolicy\n"
     policy_set = Shelf().write(x=kind + "metadata: {name: a}\n")
-    text = "the server does not evaluate policies.kyverno.io/v1 MutatingPolicy"
+    text = "the server does not evaluate policies.kyverno.io/v1 ImageValidatingPolicy"
     assert policy_set.problems == (f"x, line 1: {text}",)
 
 
