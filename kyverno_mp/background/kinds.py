@@ -38,13 +38,6 @@ class Kinds:
             found = self._of_kind(api_version, kind)
         return found
 
-    def of_plural(self, group: str, version: str, plural: str) -> Resource | None:
-        """Return a resource by its name. Raises: DependencyError."""
-        found = self._of_plural(group, version, plural)
-        if found is None and self._refresh():
-            found = self._of_plural(group, version, plural)
-        return found
-
     def serves(self, api_version: str, kind: str) -> bool:
         """Return whether a kind is served now: it may have been removed since.
 
@@ -69,14 +62,6 @@ class Kinds:
         if found is None and self._refresh():
             found = self._of_plural(group, version, plural)
         return found
-
-    def _of_plural(self, group: str, version: str, plural: str) -> Resource | None:
-        for one in self._discovery.directory.resources:
-            if one.subresource:
-                continue
-            if (one.group, one.version, one.plural) == (group, version, plural):
-                return one
-        return None
 
     def deletable(self) -> tuple[Resource, ...]:
         """Return one resource for each kind whose objects can be listed and deleted.

@@ -37,6 +37,7 @@ from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
 from kyverno_mp.policy.cel_policies import (
     MUTATING_POLICY_KINDS,
     DeletingPolicy,
+    GeneratingPolicy,
     MutatingPolicy,
     decode_cel_policy,
     is_cel_policy,
@@ -59,7 +60,7 @@ _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
 _POLICIES: Final = ("ClusterPolicy", "Policy")
 _CLEANUPS: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
-_BACKGROUND: Final = (DeletingPolicy,)
+_BACKGROUND: Final = (DeletingPolicy, GeneratingPolicy)
 """The policies in CEL that the pools carry out."""
 
 KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
@@ -161,6 +162,8 @@ class PolicyReview:
                     namespace = request.namespace or document.metadata.namespace
                     warnings = self._exception_warnings(namespace)
                     return allowed(request.uid, warnings)
+                # The others are reviewed above.
+                assert not isinstance(document, GeneratingPolicy)
                 if isinstance(document, MutatingPolicy):
                     found = mutating_refusals(document)
                 else:
@@ -183,7 +186,7 @@ class PolicyReview:
                     text = f"{request.kind} is not evaluated by this version"
                     return allowed(request.uid, [text])
                 found = background_refusals(document)
-                if not found:
+                if isinstance(document, DeletingPolicy) and not found:
                     warnings = list(run_warnings(document))
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))

@@ -88,6 +88,10 @@ class Collector:
             )
         made = self._made(raw, namespace)
         name = str(made["metadata"].get("name") or "")
+        trigger = self._trigger
+        if (kind, namespace, name) == (trigger.kind, trigger.namespace, trigger.name):
+            # An object that is its own trigger exists already, and is not ours.
+            return
         if not name:
             raise ExpressionFailed("generate.name", f"{kind} has no metadata.name")
         target = DownstreamTarget(api_version, kind, namespace, name)

@@ -41,6 +41,7 @@ BUILT: Final = frozenset(
         "verify manifests",
         "validating policies",
         "deleting policies",
+        "generating policies",
         "mutating policies",
     }
 )
@@ -83,8 +84,8 @@ CAPABILITIES: Final = (
     ("kind:NamespacedValidatingPolicy", "validating policies"),
     ("kind:MutatingPolicy", "mutating policies"),
     ("kind:NamespacedMutatingPolicy", "mutating policies"),
-    ("kind:GeneratingPolicy", "CEL policies"),
-    ("kind:NamespacedGeneratingPolicy", "CEL policies"),
+    ("kind:GeneratingPolicy", "generating policies"),
+    ("kind:NamespacedGeneratingPolicy", "generating policies"),
     ("kind:DeletingPolicy", "deleting policies"),
     ("kind:NamespacedDeletingPolicy", "deleting policies"),
     ("kind:ImageValidatingPolicy", "CEL policies"),
