@@ -233,7 +233,7 @@ EDITS: list[tuple[str, Json]] = [
 @pytest.mark.parametrize("sync", [True, False])
 @pytest.mark.parametrize(("_name", "edit"), EDITS, ids=[one[0] for one in EDITS])
 def test_an_object_changed_by_hand(
-    api: FakeApi, _name: str, edit: Json, sync: bool
+    api: FakeApi, _name: str, edit: Json, *, sync: bool
 ) -> None:
     """A synchronised object would stay as others made it; another would not."""
     policy(api, sync=sync)
@@ -255,7 +255,7 @@ def test_an_object_changed_by_hand(
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_an_object_deleted_by_hand(api: FakeApi, sync: bool) -> None:
+def test_an_object_deleted_by_hand(api: FakeApi, *, sync: bool) -> None:
     """A synchronised object would stay away; another would come back."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -266,7 +266,7 @@ def test_an_object_deleted_by_hand(api: FakeApi, sync: bool) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_trigger_that_changes(api: FakeApi, sync: bool) -> None:
+def test_a_trigger_that_changes(api: FakeApi, *, sync: bool) -> None:
     """The object would not follow, or be away for a moment."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -292,7 +292,7 @@ def test_an_update_that_the_policy_does_not_list(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_trigger_that_no_longer_matches(api: FakeApi, sync: bool) -> None:
+def test_a_trigger_that_no_longer_matches(api: FakeApi, *, sync: bool) -> None:
     """A synchronised object would stay; another would go."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -303,7 +303,7 @@ def test_a_trigger_that_no_longer_matches(api: FakeApi, sync: bool) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_trigger_that_is_deleted(api: FakeApi, sync: bool) -> None:
+def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
     """A synchronised object would stay; another would go."""
     policy(api, sync=sync)
     with held(api) as one:
@@ -329,7 +329,7 @@ def test_a_policy_for_deletions(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_source_that_changes_or_goes(api: FakeApi, sync: bool) -> None:
+def test_a_source_that_changes_or_goes(api: FakeApi, *, sync: bool) -> None:
     """Clones would keep what their source no longer has, or follow unasked."""
     source(api)
     policy(api, CLONES, sync=sync)
@@ -368,7 +368,7 @@ ENDS: list[tuple[str, Json, str | None]] = [
 @pytest.mark.parametrize("is_held", [True, False])
 @pytest.mark.parametrize(("_name", "spec", "left"), ENDS, ids=[e[0] for e in ENDS])
 def test_a_policy_that_is_deleted(
-    api: FakeApi, _name: str, spec: Json, left: str | None, is_held: bool
+    api: FakeApi, _name: str, spec: Json, left: str | None, *, is_held: bool
 ) -> None:
     """Objects would stay for ever, or go although they should not."""
     policy(api, **spec)
@@ -410,7 +410,7 @@ def test_synchronize_switched_off(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("existing", [True, False])
-def test_existing_triggers(api: FakeApi, existing: bool) -> None:
+def test_existing_triggers(api: FakeApi, *, existing: bool) -> None:
     """Triggers that were there before the policy would be left out, or not."""
     trigger(api)
     trigger(api, "other", team="red", value="3")
@@ -529,7 +529,7 @@ def test_nothing_is_left_of_a_policy_that_fails_in_part(api: FakeApi) -> None:
 
 
 @pytest.mark.parametrize("exempt", [True, False])
-def test_exceptions(api: FakeApi, exempt: bool) -> None:
+def test_exceptions(api: FakeApi, *, exempt: bool) -> None:
     """An exempt trigger would generate, or any exception would exempt it."""
     policy(api)
     name = "t" if exempt else "x"
