@@ -16,7 +16,8 @@ import msgspec
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.snapshot.policies import PolicySegment
 
-GENERATING_POLICIES: Final = "generatingpolicies"
+GENERATING_POLICIES: Final = "generating"
+"""Names of segments have 16 bytes at most."""
 _POLICY: Final = msgspec.msgpack.Decoder(GeneratingPolicyIR)
 
 
