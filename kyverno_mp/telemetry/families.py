@@ -287,6 +287,27 @@ CLEANUP_ERRORS: Final = Family(
     "Number of lists and deletions of clean-up policies that failed.",
     unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
 )
+GENERATING_RESULTS: Final = Family(
+    "kyverno_generating_policy_execution_duration_seconds",
+    "histogram",
+    (
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+        "resource_request_operation",
+        "result",
+    ),
+    "Time to evaluate one GeneratingPolicy for one trigger, in seconds, without the"
+    " writes.",
+    unbounded=(
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+    ),
+    by_namespace="resource_namespace",
+)
 _DELETED = ("resource", "resource_namespace", "deletion_propagation")
 DELETED: Final = Family(
     "kyverno_deleting_controller_deletedobjects_total",
@@ -491,6 +512,7 @@ RECORDED: Final = (
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
     VALIDATING_RESULTS,
     MUTATING_RESULTS,
+    GENERATING_RESULTS,
     GC_PAUSES,
     *(IMAGE_CACHE, REGISTRY_CALLS),
 )

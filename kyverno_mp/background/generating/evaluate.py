@@ -25,6 +25,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
+from kyverno_mp.telemetry.families import GENERATING_RESULTS
 from kyverno_mp.values.jsonvalue import Json
 
 _EXCEPTION: Final = "exception"
@@ -81,9 +82,11 @@ class Evaluation:
             is_review=is_review,
         )
         shared = ReviewShared(request) if is_review else Shared(request)
+        began_ns = engine.now_ns()
         found = policy.linked.evaluate(facts, shared)
         if found is None:
             return None
+        self._count(policy, request, found.status, engine.now_ns() - began_ns)
         if found.status == result.PASS and found.rule != _EXCEPTION:
             return Wanted(collector.objects, found, request)
         if self.dependencies.results is not None:
@@ -91,6 +94,17 @@ class Evaluation:
         if found.status == result.ERROR:
             raise ExpressionFailed("background.policy", found.message)
         return None
+
+    def _count(
+        self, policy: ReadyGenerating, request: Request, status: str, took_ns: int
+    ) -> None:
+        own = policy.ir.policy
+        labels = (
+            *(own.namespace or "-", own.name, request.kind, request.namespace),
+            *(request.operation.lower(), status),
+        )
+        seconds = took_ns / 1e9
+        self.dependencies.metrics.observe(GENERATING_RESULTS, labels, seconds)
 
     def _request(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Request:
         """Return what the policy evaluates; its constraints name the resource.
