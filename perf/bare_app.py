@@ -21,9 +21,10 @@ class Reviews:
         self._answer = answer
 
     async def on_post(
-        self, req: falcon.asgi.Request, resp: falcon.asgi.Response
+        self, req: falcon.asgi.Request, resp: falcon.asgi.Response, names: str = ""
     ) -> None:
-        """Answer any review."""
+        """Answer any review; ``names`` is a part of the path, and ignored."""
+        del names
         review = orjson.loads(await req.stream.read())
         self._answer["response"]["uid"] = review["request"]["uid"]
         resp.content_type = "application/json"
@@ -34,7 +35,7 @@ def make_app() -> Any:
     """Return the app; the answer is read once."""
     answer = orjson.loads(Path(os.environ["PERF_ANSWER"]).read_bytes())
     made = falcon.asgi.App()
-    for path in ("/validate/fail", "/mutate/fail"):
+    for path in ("/validate/fail", "/mutate/fail", "/vpol/{names:path}"):
         made.add_route(path, Reviews(answer))
     return made
 

@@ -2,7 +2,8 @@
 
 The Pod of perf/admission.py is posted to ``/mutate`` with 1 and with 10 policies of
 each kind of patch - strategic merge, JSON patch, and both in a foreach - which are made
-here, and to ``/validate`` with the samples in CEL. The method is that of
+here, to ``/validate`` with the Pod Security samples as patterns and in CEL, and to
+``/vpol`` with the latter as ValidatingPolicies. The method is that of
 perf/admission.py; thresholds are held by CPU time a review, which hardly
 changes when other programs take part of the core.
 
@@ -22,6 +23,8 @@ from typing import Any
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import yaml
+
 from perf.admission import print_table, summarise
 from perf.reviews import REVIEWS
 from perf.servers import (
@@ -33,12 +36,14 @@ from perf.servers import (
     Unready,
     ask,
     bare,
+    default_policies,
     kyverno_mp,
     load,
     missing_tools,
     write_result,
 )
 
+_IN_CEL = ROOT / "config" / "samples" / "cel"
 _PATCHES: tuple[tuple[str, Any], ...] = (
     ("added-by-policy", {"metadata": {"labels": {"+(team)": "added-by-policy"}}}),
     (
@@ -198,6 +203,44 @@ def mutating(kind: str, rule: Rule, numbers: range) -> Case:
     return Case(f"{kind}-{len(numbers)}", MUTATE, write, shown)
 
 
+def validating() -> Case:
+    """Return the scenario of the samples in CEL as ValidatingPolicies."""
+    raws = [yaml.safe_load(path.read_text()) for path in sorted(_IN_CEL.glob("*.yaml"))]
+    policies = [as_validating_policy(raw) for raw in raws]
+
+    def write(folder: Path) -> Path:
+        found = folder / "policies"
+        found.mkdir()
+        (found / "policies.yaml").write_text(yaml.safe_dump_all(policies))
+        return found
+
+    names = "/".join(one["metadata"]["name"] for one in policies)
+    return Case("vpol", f"/vpol/{names}?timeout=10s", write)
+
+
+def as_validating_policy(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return a ClusterPolicy in CEL about Pods as a ValidatingPolicy."""
+    (rule,) = raw["spec"]["rules"]
+    cel = rule["validate"]["cel"]
+    resources = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["pods"],
+    }
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "ValidatingPolicy",
+        "metadata": raw["metadata"],
+        "spec": {
+            "validationActions": ["Deny"],
+            "matchConstraints": {"resourceRules": [resources]},
+            "variables": cel.get("variables", []),
+            "validations": cel["expressions"],
+        },
+    }
+
+
 _KINDS: tuple[tuple[str, Rule], ...] = (
     ("merge", merging),
     ("json-patch", patching),
@@ -208,8 +251,11 @@ _KINDS: tuple[tuple[str, Rule], ...] = (
 
 def cases() -> list[Case]:
     """Return all scenarios. One merge = that on all containers, no cheap one."""
-    samples = ROOT / "config" / "samples" / "cel"
-    found = [Case("cel", VALIDATE, lambda _folder: samples)]
+    found = [
+        Case("patterns", VALIDATE, lambda _folder: default_policies()),
+        Case("cel", VALIDATE, lambda _folder: _IN_CEL),
+        validating(),
+    ]
     for kind, rule in _KINDS:
         found.append(mutating(kind, rule, range(1, 2)))
         found.append(mutating(kind, rule, range(len(_PATCHES))))
@@ -224,14 +270,16 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{missing}; nothing measured")
         return 2
     try:
-        rounds = [r for case in cases() for r in measure(args, case)]
+        rounds = [r for case in chosen(args) for r in measure(args, case)]
     except Unready as error:
         print(f"cannot measure: {error}")
         return 2
     rows = summarise(rounds)
     print_table(rows)
     growth = {
-        kind: cost(rows, f"{kind}-10") / cost(rows, f"{kind}-1") for kind, _ in _KINDS
+        kind: cost(rows, f"{kind}-10") / cost(rows, f"{kind}-1")
+        for kind, _ in _KINDS
+        if not args.scenarios
     }
     for kind, times in growth.items():
         print(f"{kind}: 10 policies cost {times:.1f} times as much CPU as 1")
@@ -249,12 +297,13 @@ def main(arguments: list[str] | None = None) -> int:
         "rows": rows,
     }
     write_result("language", content, args.json)
-    return check(args, rows, growth) if args.check else 0
+    return check(args, rows, growth) if args.check and not args.scenarios else 0
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scenarios", nargs="+", help="these only, and no --check")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=16)
@@ -265,6 +314,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--growth-max", type=float, default=6.0)
     parser.add_argument("--mutate-ratio-min", type=float, default=0.3)
     parser.add_argument("--cel-ratio-min", type=float, default=0.5)
+    parser.add_argument(
+        "--vpol-slower-max", type=float, default=0.15, help="than the same as patterns"
+    )
     parser.add_argument("--short", action="store_true", help="2 rounds of 2 seconds")
     args = parser.parse_args(arguments)
     if args.short:
@@ -291,6 +343,11 @@ def measure(args: argparse.Namespace, case: Case) -> Iterator[Round]:
                 for _ in range(args.rounds):
                     for server in servers:
                         yield run(args, server, case, body, seconds=args.seconds)
+
+
+def chosen(args: argparse.Namespace) -> list[Case]:
+    """Return the scenarios whose names were given, all without any."""
+    return [case for case in cases() if case.name in (args.scenarios or [case.name])]
 
 
 def refuse_odd(case: Case, response: dict[str, Any]) -> None:
@@ -349,6 +406,10 @@ def check(
         ratio = row_of(rows, scenario)["cpu_ratio"]
         if ratio < least:
             missed.append(f"{scenario}: ratio by CPU {ratio:.2f} < {least:g}")
+    slower = cost(rows, "vpol") / cost(rows, "patterns") - 1
+    if slower > args.vpol_slower_max:
+        most = f"{args.vpol_slower_max:.0%}"
+        missed.append(f"vpol: {slower:+.0%} CPU of patterns, at most {most}")
     for text in missed:
         print(f"missed: {text}")
     return 1 if missed else 0

@@ -9,7 +9,7 @@ A namespaced policy has targets in its own namespace alone, whatever it names.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -18,20 +18,35 @@ import msgspec
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.triggers import is_ending
+from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound
-from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.kube.apply import key_of
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.program.admission_policy.match import matches
-from kyverno_mp.program.cel_policies.delete import any_operation
 from kyverno_mp.program.request import Request
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _NAMESPACE_KIND: Final = "Namespace"
+
+
+def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
+    """Return the constraints for any operation: an existing object has none."""
+    if constraints is None:
+        return None
+    return msgspec.structs.replace(
+        constraints,
+        rules=_for_any(constraints.rules),
+        excluded=_for_any(constraints.excluded),
+    )
+
+
+def _for_any(rules: Iterable[ResourceRuleIR]) -> tuple[ResourceRuleIR, ...]:
+    return tuple(msgspec.structs.replace(one, operations=("*",)) for one in rules)
 
 
 class Target(NamedTuple):
@@ -75,6 +90,27 @@ class Targets:
                 for key in self._listed(ir, one, resource, subresource):
                     place = (resource.group, resource.plural, subresource, key)
                     found.setdefault(place, Target(resource, key, subresource, body))
+        return list(found.values())
+
+    def triggers(
+        self, ir: MutatingPolicyIR, wanted: Callable[[Json], bool]
+    ) -> list[Trigger]:
+        """List the objects that the policy's constraints match, whatever the operation.
+
+        Raises: DependencyError.
+        """
+        found: dict[str, Trigger] = {}
+        for one in (any_operation(body.constraints) for body in ir.bodies):
+            for resource, subresource in () if one is None else self._resources(one):
+                if subresource:
+                    # What was sent to it is no object.
+                    continue
+                assert one is not None
+                for namespace, name in self._listed(ir, one, resource, "", wanted):
+                    trigger = Trigger(
+                        resource.api_version, resource.kind, namespace, name
+                    )
+                    found[trigger.key] = trigger
         return list(found.values())
 
     def of_objects(
@@ -135,6 +171,7 @@ class Targets:
         constraints: ConstraintsIR,
         resource: Resource,
         subresource: str,
+        wanted: Callable[[Json], bool] = lambda _raw: True,
     ) -> list[Key]:
         """List the objects of a resource that match. Raises: DependencyError."""
         namespace = ir.policy.namespace
@@ -145,9 +182,9 @@ class Targets:
         def take(item: msgspec.Raw) -> None:
             # K8S: items of a list carry neither kind nor apiVersion.
             raw = msgspec.json.decode(item)
-            if not is_ending(raw) and self._matches(
-                constraints, resource, subresource, raw
-            ):
+            if is_ending(raw) or not wanted(raw):
+                return
+            if self._matches(constraints, resource, subresource, raw):
                 found.append(key_of(raw))
 
         scope = WatchScope(resource=resource, namespace=namespace)

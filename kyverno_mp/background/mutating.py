@@ -20,6 +20,7 @@ from kyverno_mp.background.cel_policies import (
 from kyverno_mp.background.cel_targets import Target, Targets
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.failure import Failure
+from kyverno_mp.background.lost import CLOCK_SKEW_NS, written_ns
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -35,7 +36,7 @@ from kyverno_mp.background.triggers import (
     undeleted,
     version_of,
 )
-from kyverno_mp.background.update_request import Task
+from kyverno_mp.background.update_request import CEL_MUTATE, StoredRequest, Task
 from kyverno_mp.errors import (
     Error,
     ExpressionFailed,
@@ -112,7 +113,7 @@ class MutatingRunner:
                 return NO_TRIGGER
             if task.seen_version and version_of(trigger) == task.seen_version:
                 return NOT_STORED
-        request = request_of(task, trigger, self.dependencies.cluster_data)
+        request = self._request_of(task, trigger)
         facts = self._facts(request)
         facts.runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))
         if task.is_unchecked and not policy.linked.triggers(facts, Shared(request)):
@@ -126,12 +127,53 @@ class MutatingRunner:
             raise ExpressionFailed(code, withheld(code) if problems.hides else text)
         return APPLIED
 
+    def lost_tasks(self, one: StoredRequest, since_ns: int) -> Iterator[Task]:
+        """Yield a task for each trigger that was written since then.
+
+        Raises: PolicyInvalid, DependencyError.
+        """
+        policy = self.policies.ready(one.spec.policy)
+        if policy is None or not policy.ir.mutates_existing:
+            return
+        since_ns -= CLOCK_SKEW_NS
+        found = self.targets.triggers(
+            policy.ir, lambda raw: written_ns(raw) >= since_ns
+        )
+        for trigger in found:
+            yield Task(CEL_MUTATE, one.spec.policy, "", trigger, request=one)
+
     def failure_of(self, task: Task, error: Error) -> Failure:
         """Return why a task failed, without values of a Secret."""
         hides = hides_values(task.trigger.kind) and not names_only(error)
         reason = withheld(error.code) if hides else error.message
         self._report_failure(task, reason)
         return Failure(task, None, reason)
+
+    def _request_of(self, task: Task, trigger: Json) -> Request:
+        """Return the request of the trigger, named as if it had just been written."""
+        request = request_of(task, trigger, self.dependencies.cluster_data)
+        if request.review_request is None:
+            resource = self.targets.kinds.of_kind(
+                task.trigger.api_version, task.trigger.kind
+            )
+            request.review_request = {
+                "kind": {
+                    "group": request.group,
+                    "version": request.version,
+                    "kind": request.kind,
+                },
+                "resource": {
+                    "group": request.group,
+                    "version": request.version,
+                    "resource": "" if resource is None else resource.plural,
+                },
+                "name": request.name,
+                "namespace": request.namespace,
+                "operation": request.operation,
+                "object": request.object,
+                "oldObject": None,
+            }
+        return request
 
     def _found(self, policy: ReadyMutatingPolicy, request: Request) -> Iterable[Target]:
         """Return the targets. Raises: ExpressionFailed, DependencyError."""
@@ -241,7 +283,7 @@ class MutatingRunner:
             request,
             self._runtime(request),
             self.dependencies.cluster_data.cel,
-            is_review=request.review_request is not None,
+            is_review=True,
             faults=[],
         )
 

@@ -8,7 +8,6 @@ Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Final
 
 from msgspec.structs import replace
@@ -88,8 +87,11 @@ class Runner:
         if since_ns:
             if not is_late:
                 return None, SETTLES
-            lost = chain(self.lost.tasks(one, since_ns), self.lost_generating(one))
-            return self.run_tasks(lost, of_one_trigger=False)
+            if one.spec.request_type == CEL_MUTATE:
+                return self.run_tasks(self.mutating.lost_tasks(one, since_ns))
+            if one.spec.request_type == CEL_GENERATE:
+                return self.run_tasks(self.lost_generating(one), of_one_trigger=False)
+            return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
         if changed is None:
             return self.run_tasks(
                 [replace(task, is_late=is_late) for task in one.tasks()]

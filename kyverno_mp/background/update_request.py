@@ -266,7 +266,8 @@ class Task(msgspec.Struct, frozen=True):
         """Whether it is not known that the trigger meets the policy's conditions."""
         if self.request is None:
             return True
-        return UNCHECKED in (self.request.metadata.annotations or {})
+        annotations = self.request.metadata.annotations or {}
+        return UNCHECKED in annotations or LOST_SINCE in annotations
 
     @property
     def seen_version(self) -> str:

@@ -21,6 +21,8 @@ KYVERNO: Final = "kyverno"
 """Source of the rows of ClusterPolicy and Policy."""
 VALIDATING: Final = "KyvernoValidatingPolicy"
 """Source of the rows of ValidatingPolicy and NamespacedValidatingPolicy."""
+MUTATING: Final = "KyvernoMutatingPolicy"
+"""Source of the rows of MutatingPolicy and NamespacedMutatingPolicy."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of a row's ``result``, in the order of a summary."""
 _WORD: Final = {
@@ -33,9 +35,9 @@ _WORD: Final = {
 _SOURCES: Final = {
     "GeneratingPolicy": "KyvernoGeneratingPolicy",
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
-    "MutatingPolicy": "KyvernoMutatingPolicy",
+    "MutatingPolicy": MUTATING,
     "NamespacedGeneratingPolicy": "KyvernoGeneratingPolicy",
-    "NamespacedMutatingPolicy": "KyvernoMutatingPolicy",
+    "NamespacedMutatingPolicy": MUTATING,
     "NamespacedValidatingPolicy": VALIDATING,
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
     "ValidatingPolicy": VALIDATING,

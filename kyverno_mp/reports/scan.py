@@ -30,10 +30,11 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WATCHES_MAX
+from kyverno_mp.program.reporting import MUTATE, VALIDATE
 from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.reports.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.dependencies import ReportsDependencies
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.entries import MUTATING, Subject
 from kyverno_mp.reports.feed import Feed
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
@@ -173,16 +174,19 @@ class Scan:
         # After the policies: what the leader published before them is there.
         cel = self._dependencies.published.cel_policies()
         cel_generation = 0 if cel is None else cel.generation
-        is_current = (segment.generation, cel_generation) == (
+        mutating = self._dependencies.published.mutating_policies()
+        mutating_generation = 0 if mutating is None else mutating.generation
+        is_current = (segment.generation, cel_generation, mutating_generation) == (
             self.plan.generation,
             self.plan.cel_generation,
+            self.plan.mutating_generation,
         )
         if is_current and not served_changed and not self.admission.has_changed:
             return
         # Before the rules: a kind that becomes known meanwhile keeps its rows.
         unknown = self.admission.unknown
         rules = self.admission.rules()
-        plan = plan_of(segment, self._types(), rules, unknown, cel)
+        plan = plan_of(segment, self._types(), rules, unknown, cel, mutating)
         wanted = {
             (one.group, one.plural): one
             for one in self._kinds.of(plan.selectors, plan.named)
@@ -214,7 +218,8 @@ class Scan:
         if not settings.reports_scan:
             return ()
         reported = {one.strip() for one in settings.reports_of.split(",")}
-        return ("validate",) if "validate" in reported else ()
+        types = {VALIDATE: VALIDATE, MUTATE: MUTATING}
+        return tuple(types[one] for one in types if one in reported)
 
     def _take_up(
         self, key: ResourceId, resource: Resource, rules: list[ScannedRule]

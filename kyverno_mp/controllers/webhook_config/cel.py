@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from kyverno_mp.compiler.cel import build_match_conditions
 from kyverno_mp.compiler.match import build_selector
+from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
 from kyverno_mp.controllers.webhook_config.cel_documents import cel_name_of
 from kyverno_mp.controllers.webhook_config.options import (
@@ -57,7 +57,6 @@ _MUTATING: Final = {
     "NamespacedMutatingPolicy": ("nmpol.validate.kyverno.svc", "/nmpol-keys"),
 }
 """KYVERNO: their names say ``validate``, too."""
-_NAMESPACE: Final = "namespaceObject"
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _KINDS_OF_COPIES: Final = {
     "cronjobs": {"cronjobs": ("batch/v1", "CronJob")},
@@ -389,10 +388,4 @@ def _are_registrable(conditions: Sequence[tuple[str, str]]) -> bool:
         return False
     if not all(map(is_label_key, names)):
         return False
-    # K8S: a webhook's conditions do not have this variable.
-    if any(_NAMESPACE in text for _, text in conditions):
-        return False
-    built = build_match_conditions(
-        tuple(NamedExpression(name=name, expression=text) for name, text in conditions)
-    )
-    return not any(one.expression.error for one in built)
+    return are_accepted_everywhere(text for _, text in conditions)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from kyverno_mp.compiler.expression_faults import condition_errors
+from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
 from kyverno_mp.controllers.webhook_config.collect import KnownEntries, concerns
 from kyverno_mp.controllers.webhook_config.options import (
     MUTATING,
@@ -273,7 +273,9 @@ def _conditions_of(policy: AnyPolicy) -> list[Json]:
     Only we evaluate such conditions then, and all other webhooks can be registered.
     """
     own = policy.spec.webhook_configuration
-    if own is None or unregistrable(policy) or condition_errors(policy):
+    if own is None or unregistrable(policy):
+        return []
+    if not are_accepted_everywhere(one.expression for one in own.match_conditions):
         return []
     return [
         {"name": one.name, "expression": one.expression} for one in own.match_conditions

@@ -1,13 +1,15 @@
 """List the functions of the API server's CEL environment, and Kyverno's own functions.
 
 Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(), extensions(),
-base_library(), kyverno_library(). Next: check.py, link.py, compiler/effects.py.
-May touch: nothing outside its arguments.
+base_library(), oldest_library(), kyverno_library(). Next: check.py, link.py,
+compiler/effects.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 11 (Kubernetes 1.35, stored expressions).
 """
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain, permutations
+from typing import Final
 
 from kyverno_mp.expr.cel.functions import (
     archives,
@@ -41,13 +43,20 @@ from kyverno_mp.expr.cel.library import Declaration, Library, function
 
 _ORDERED = ("bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration")
 _NUMBERS = ("int", "uint", "double")
+_COMPARISONS = ("<", "<=", ">", ">=")
 _WITHOUT_USERS = ("GeneratingPolicy", "DeletingPolicy")
 _GENERATING = ("", "MutatingPolicy", "GeneratingPolicy")
+_LATER: Final = frozenset(
+    {"format", "strings.quote", "slice", "flatten", "distinct", "reverse"}
+    | {"lists.range", "sort"}
+)
+"""Functions of the modules below that came after Kubernetes 1.27."""
 
 
 def declarations() -> Iterator[Declaration]:
     """Yield all declarations; those implemented in link.py have no implementation."""
     yield from _built_in()
+    yield from _built_in_later()
     for module in (
         standard,
         times,
@@ -102,6 +111,18 @@ def base_library() -> Library:
 
 
 @cache
+def oldest_library() -> Library:
+    """Return the library that each supported API server has.
+
+    The oldest is 1.28, and an API server accepts new expressions only with the library
+    of the version before it.
+    """
+    modules = (standard, times, strings, lists, regexes, urls)
+    found = chain(_built_in(), *(module.OVERLOADS for module in modules))
+    return Library(one for one in found if one.name not in _LATER)
+
+
+@cache
 def kyverno_library(
     *, namespaced: bool = False, kind: str = "ValidatingPolicy"
 ) -> Library:
@@ -118,16 +139,19 @@ def _built_in() -> Iterator[Declaration]:
     yield function("?:(bool, T, T) -> T")
     yield function("_[_](list(A), int) -> A")
     yield function("_[_](map(A, B), A) -> B")
+    for sign in _COMPARISONS:
+        for kind in _ORDERED:
+            yield function(f"{sign}({kind}, {kind}) -> bool")
+
+
+def _built_in_later() -> Iterator[Declaration]:
+    """Yield the operators of Kubernetes 1.28: optionals, numbers of different types."""
     yield function("_[_](optional_type(list(V)), int) -> optional_type(V)")
     yield function("_[_](optional_type(map(K, V)), K) -> optional_type(V)")
     yield function("_[?_](list(V), int) -> optional_type(V)")
     yield function("_[?_](map(K, V), K) -> optional_type(V)")
     yield function("_[?_](optional_type(list(V)), int) -> optional_type(V)")
     yield function("_[?_](optional_type(map(K, V)), K) -> optional_type(V)")
-    for sign in ("<", "<=", ">", ">="):
-        for kind in _ORDERED:
-            yield function(f"{sign}({kind}, {kind}) -> bool")
-        for left in _NUMBERS:
-            for right in _NUMBERS:
-                if left != right:
-                    yield function(f"{sign}({left}, {right}) -> bool")
+    for sign in _COMPARISONS:
+        for left, right in permutations(_NUMBERS, 2):
+            yield function(f"{sign}({left}, {right}) -> bool")

@@ -185,9 +185,12 @@ class LinkedMutatingPolicy:
         scope = PolicyScope(facts, Shared(facts.request), variables, namespace)
         found = scope.value(self._target)
         items = found.get("items") if type(found) is dict else None
-        if type(items) is list:
-            return [item for item in items if type(item) is dict]
-        return [found]
+        if type(items) is not list:
+            return [found]
+        # K8S: items of a list carry neither kind nor apiVersion.
+        kind = str(found.get("kind") or "").removesuffix("List")
+        named = {"apiVersion": found.get("apiVersion"), "kind": kind}
+        return [{**named, **item} for item in items if type(item) is dict]
 
     def _evaluated(
         self, body: _Body, facts: Facts, shared: Shared, *, judges: bool = True

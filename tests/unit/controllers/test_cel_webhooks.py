@@ -19,6 +19,7 @@ from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolici
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX, WEBHOOK_PATH_CHARACTERS_MAX
 from kyverno_mp.policy.served_cel import AnyServedPolicy
+from tests.unit.controllers.match_conditions import NEWER, OLD
 
 PODS = {
     "apiGroups": [""],
@@ -128,12 +129,22 @@ def test_conditions_of_a_policy_with_copies_name_their_kinds() -> None:
     )
 
 
+@pytest.mark.parametrize("expression", OLD)
+def test_a_condition_that_every_api_server_accepts_is_registered(
+    expression: str,
+) -> None:
+    condition = {"name": "c", "expression": expression}
+    (found,) = webhooks(policy(matchConditions=[condition])).values()
+    assert condition in found["matchConditions"]
+
+
 @pytest.mark.parametrize(
     "condition",
     [
         {"name": "c", "expression": "namespaceObject.metadata.name == 'x'"},
         {"name": "c", "expression": "image('x').tag() == 'y'"},
         {"name": "not a name", "expression": "true"},
+        *({"name": "c", "expression": text} for text in NEWER),
     ],
 )
 def test_a_condition_that_the_api_server_refuses_stays_with_us(

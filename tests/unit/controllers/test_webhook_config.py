@@ -18,6 +18,7 @@ from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from tests.unit.controllers.match_conditions import NEWER, OLD
 from tests.unit.kube.fake_api import FakeApi, running
 
 OPTIONS = WebhookOptions(ca_bundle=b"PEM")
@@ -452,6 +453,8 @@ def conditional(*conditions: dict[str, str]) -> ClusterPolicy | Policy:
         [{"name": "a", "expression": "true"}] * 2,
         [{"name": f"n{number}", "expression": "true"} for number in range(64)],
         [{"name": "a", "expression": "nowhere"}],
+        [{"name": "a", "expression": "namespaceObject.metadata.name == 'x'"}],
+        *([{"name": "a", "expression": text}] for text in NEWER),
     ],
 )
 def test_conditions_that_would_be_refused_keep_no_policy_from_being_registered(
@@ -461,9 +464,16 @@ def test_conditions_that_would_be_refused_keep_no_policy_from_being_registered(
     (webhook,) = computed(conditional(*conditions)).validating["webhooks"]
     assert webhook["name"] == "validate.kyverno.svc-fail"
     assert "matchConditions" not in webhook
-    good = conditional({"name": "a.b/c", "expression": "true"})
+
+
+@pytest.mark.parametrize("expression", OLD)
+def test_conditions_that_every_api_server_accepts_are_registered(
+    expression: str,
+) -> None:
+    good = conditional({"name": "a.b/c", "expression": expression})
     (webhook,) = computed(good).validating["webhooks"]
     assert webhook["name"] == "validate.kyverno.svc-fail-finegrained-p"
+    assert webhook["matchConditions"][0]["expression"] == expression
     (webhook,) = computed(good, fine_grained=False).validating["webhooks"]
     assert webhook["name"] == "validate.kyverno.svc-fail"
 

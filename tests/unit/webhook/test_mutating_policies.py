@@ -226,7 +226,7 @@ def test_several_failures_are_one_refusal(tmp_path: Path) -> None:
 
 
 def test_conditions_may_use_variables(tmp_path: Path) -> None:
-    spec = {
+    spec: dict[str, Any] = {
         "variables": [{"name": "v", "expression": "object.metadata.name"}],
         "matchConditions": [{"name": "c", "expression": "variables.v == 'p'"}],
     }

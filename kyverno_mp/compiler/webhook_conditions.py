@@ -1,0 +1,61 @@
+"""Check that every supported API server accepts match conditions of a webhook.
+
+Room: compiler. Takes: CEL expressions. Gives: whether they may be registered.
+Next: controllers/webhook_config. May touch: nothing outside its arguments.
+Source: Kubernetes admissionregistration/v1 (variables of match conditions),
+apiserver/pkg/cel/environment (which version has which functions).
+
+A webhook configuration is accepted as a whole or not at all: one condition with a
+function that an older API server lacks would block the webhooks of all policies. Such a
+condition is not registered, and the workers evaluate it.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kyverno_mp.compiler.cel import cel_environment, compile_text
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import oldest_library
+from kyverno_mp.expr.cel.environment import Environment
+from kyverno_mp.expr.cel.nodes import Call, ListLit, Macro, MapLit, Node, Select
+from kyverno_mp.expr.cel.parse import children
+
+_VARIABLES: Final = ("object", "oldObject", "request")
+_MACROS: Final = frozenset({"all", "exists", "existsOne", "map", "filter"})
+_NEW_SPELLING: Final = "existsOne"
+"""Of ``exists_one``, which parses to the same node."""
+
+
+def are_accepted_everywhere(expressions: Iterable[str]) -> bool:
+    """Return whether every supported API server accepts each of the conditions."""
+    known = cel_environment({}, params=False, authorizer=False)
+    variables = {name: known.variables[name] for name in _VARIABLES}
+    environment = Environment(variables, known.records, library=oldest_library())
+    return all(_is_accepted(text, environment) for text in expressions)
+
+
+def _is_accepted(text: str, environment: Environment) -> bool:
+    if _NEW_SPELLING in text:
+        return False
+    found = compile_text(text, environment, types.BOOL)[0]
+    return not found.error and found.node is not None and _is_old(found.node)
+
+
+def _is_old(node: Node) -> bool:
+    """Return whether Kubernetes 1.27 had the syntax: no optionals, newer macros."""
+    level: list[Node] = [node]
+    while level:
+        if not all(map(_is_old_node, level)):
+            return False
+        level = [below for above in level for below in children(above)]
+    return True
+
+
+def _is_old_node(node: Node) -> bool:
+    if type(node) is Select or type(node) is ListLit:
+        return not node.optional
+    if type(node) is MapLit:
+        return not any(optional for *_, optional in node.entries)
+    if type(node) is Macro:
+        return node.kind in _MACROS and len(node.names) == 1
+    return type(node) is not Call or node.function != "_[?_]"
