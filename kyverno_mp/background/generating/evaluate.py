@@ -24,6 +24,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
+from kyverno_mp.program.secrecy import withheld
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.telemetry.families import GENERATING_RESULTS
 from kyverno_mp.values.jsonvalue import Json
@@ -89,10 +90,13 @@ class Evaluation:
         self._count(policy, request, found.status, engine.now_ns() - began_ns)
         if found.status == result.PASS and found.rule != _EXCEPTION:
             return Wanted(collector.objects, found, request)
+        error = ExpressionFailed("background.policy", found.message)
+        if found.status == result.ERROR and policy.reads_secrets:
+            found.message = withheld(error.code)
         if self.dependencies.results is not None:
             self.dependencies.results.generated(own, found, request)
         if found.status == result.ERROR:
-            raise ExpressionFailed("background.policy", found.message)
+            raise error
         return None
 
     def _count(

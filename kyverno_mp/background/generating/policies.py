@@ -109,6 +109,11 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
         return self.stored.name
 
     @property
+    def reads_secrets(self) -> bool:
+        """Whether an expression may read Secrets, so that errors may quote them."""
+        return b"secrets" in self.stored.raw
+
+    @property
     def deletes_with_policy(self) -> bool:
         """Whether what it generated goes with it."""
         return self.ir.synchronizes and not self.ir.orphans_downstream

@@ -37,6 +37,7 @@ from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
     NO_TRIGGER,
+    NOT_DELETED,
     NOT_STORED,
     Outcome,
     contested,
@@ -106,6 +107,9 @@ class Generating:
             if task.deletes or task.is_whole or task.synchronizes:
                 return self._delete_all(task, policy, is_known=live is not None)
             return DONE if live is not None else NO_TRIGGER
+        if task.deletes and task.operation == _DELETE:
+            # Others may refuse the deletion, and it is stored after its admission.
+            return NOT_DELETED
         if task.seen_version and version_of(live) == task.seen_version:
             return NOT_STORED
         if task.gone_source:
@@ -173,6 +177,9 @@ class Generating:
     ) -> Outcome:
         """Delete what was generated for a trigger that is gone."""
         if not policy.ir.synchronizes:
+            return DONE
+        if policy.deletes_on_delete and not task.deletes:
+            # The object may be what the deletion has generated.
             return DONE
         if not is_known and not self.triggers.serves(task.trigger):
             # Of a kind that is not served nothing is known.

@@ -26,6 +26,7 @@ from tests.unit.background.world import (
     stored,
     term,
 )
+from tests.unit.cleanup.cluster import held_for
 from tests.unit.kube.fake_api import FakeApi
 
 Json = Any
@@ -312,6 +313,76 @@ def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
         request(api, raw, operation="DELETE", deletes=True)
         one.settle()
     assert content(api) == (None if sync else "1")
+
+
+def test_a_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
+    """An admission comes before its deletion, and others may refuse it."""
+    policy(api)
+    with held(api) as one:
+        raw = generated(api, one)
+        request(api, raw, operation="DELETE", deletes=True)
+        one.settle()
+        assert content(api) == "1"
+        api.remove("/api/v1/namespaces/a/pods/t")
+        one.pass_s(4)
+        assert content(api) is None
+        other = trigger(api, "other")
+        request(api, other, operation="CREATE")
+        one.settle()
+        request(api, other, operation="DELETE", deletes=True)
+        one.pass_s(40)
+    assert content(api) == "1"
+    assert requests_left(api) == []
+
+
+def test_what_a_deletion_has_generated_stays(api: FakeApi) -> None:
+    """The next sync would delete it: its trigger is gone."""
+    expression = DATA.replace("object.", "oldObject.")
+    policy(api, expression, operations=("DELETE",))
+    with held(api) as one:
+        raw = trigger(api)
+        api.remove("/api/v1/namespaces/a/pods/t")
+        request(api, raw, operation="DELETE", carried=True)
+        one.settle()
+        policy(api, expression, operations=("DELETE",), generation=2)
+        one.settle()
+    assert content(api) == "1"
+
+
+def test_the_record_of_generate_rules_is_another(api: FakeApi) -> None:
+    """One record would erase the other, and what goes with its policy would stay."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        one.background.register.add("cluster", "r", [("v1", "Secret")])
+    record = stored(api, f"{CONFIG_MAPS.format('kyverno')}/kyverno-mp-background")
+    assert record is not None
+    assert set(record["data"]) == {"rules.json", "generating-policies.json"}
+
+
+@pytest.mark.parametrize("writes", range(10))
+def test_another_holder_goes_on_wherever_the_lease_was_lost(
+    api: FakeApi, writes: int
+) -> None:
+    """A trigger would be lost with its holder, or its object be left behind."""
+    policy(api, DATA, UPPER)
+    raw = trigger(api)
+    request(api, raw)
+    with held(api, holds_lease=held_for(writes)) as one:
+        one.settle()
+    with held(api) as one:
+        one.settle()
+    other = f"{CONFIG_MAPS.format('a')}/other"
+    assert content(api) == content(api, other) == "1"
+    assert requests_left(api) == []
+    api.remove("/api/v1/namespaces/a/pods/t")
+    request(api, raw, operation="DELETE", deletes=True)
+    with held(api, holds_lease=held_for(writes)) as one:
+        one.settle()
+    with held(api) as one:
+        one.settle()
+    assert content(api) is content(api, other) is None
+    assert requests_left(api) == []
 
 
 def test_a_policy_for_deletions(api: FakeApi) -> None:
