@@ -84,7 +84,7 @@ class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
 
     ``content`` is the record of the policy and those of its rules, joined by
     ``pack_parts``; ``entries`` has one tuple for each rule. ``is_cel``: a policy of
-    policies.kyverno.io, whose one record is a ValidatingPolicyIR and whose keys name
+    policies.kyverno.io, whose one record is that of its kind and whose keys name
     resources, not kinds.
     """
 

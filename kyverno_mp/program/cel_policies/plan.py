@@ -132,11 +132,12 @@ class MutatingPlan:
     def run(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
         """Apply the policies in order. Raises: Preempted, DeadlinePassed."""
         context, facts, shared = self._opened(deadline_ns, pace)
-        self._reached = _Reached(0, facts.request.object)
+        reached = self._reached = _Reached(0, facts.request.object)
         done = CelMutations()
         for linked in self._policies:
-            self._apply(linked, facts, shared, done)
-        return self._finished(done, context)
+            reached = self._apply(linked, facts, shared, reached, done)
+            self._reached = reached
+        return _finished(done, context, reached)
 
     def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
         """Apply the policies after the one that ``run`` has reached, but no slow ones.
@@ -144,23 +145,18 @@ class MutatingPlan:
         For a run that raised, was late or never began; another thread may still be in
         it. Earlier results stay. Raises: Preempted, DeadlinePassed.
         """
-        reached = self._reached
+        begun = self._reached
         context, facts, shared = self._opened(deadline_ns, pace)
-        at = 0
-        if reached is not None:
-            at = reached.number
-            self._reached = reached
-        else:
-            self._reached = _Reached(0, facts.request.object)
+        reached = begun or _Reached(0, facts.request.object)
         done = CelMutations()
-        for number, linked in enumerate(self._policies[at:]):
+        for number, linked in enumerate(self._policies[reached.number :]):
             # The one that was being evaluated is not begun again.
-            if (number == 0 and reached is not None) or _is_slow(linked):
+            if (number == 0 and begun is not None) or _is_slow(linked):
                 if linked.ir.policy.failure_policy == _FAIL:
                     done.unfinished.append(linked.ir.policy)
                 continue
-            self._apply(linked, facts, shared, done)
-        return self._finished(done, context, late=True)
+            reached = self._apply(linked, facts, shared, reached, done)
+        return _finished(done, context, reached, late=True)
 
     def triggered(self, deadline_ns: int, pace: Pace | None = None) -> list[Triggered]:
         """Return the policies that mutate existing objects because of the request.
@@ -208,11 +204,14 @@ class MutatingPlan:
         linked: LinkedMutatingPolicy,
         facts: Facts,
         shared: ReviewShared,
+        reached: _Reached,
         done: CelMutations,
-    ) -> None:
-        """Apply one policy. Raises: Preempted, DeadlinePassed."""
-        reached, policy = self._reached, linked.ir.policy
-        assert reached is not None
+    ) -> _Reached:
+        """Apply one policy; return how far that comes.
+
+        Raises: Preempted, DeadlinePassed.
+        """
+        policy = linked.ir.policy
         facts.runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
         resource = reached.resource
         try:
@@ -230,20 +229,7 @@ class MutatingPlan:
         responses = reached.responses
         if results:
             responses = (*responses, PolicyResponse(policy, results))
-        self._reached = _Reached(reached.number + 1, resource, responses)
-
-    def _finished(
-        self, done: CelMutations, context: RequestContext, *, late: bool = False
-    ) -> CelMutations:
-        """Add what the policies have done. Raises: BudgetExceeded, DeadlinePassed."""
-        reached = self._reached
-        assert reached is not None
-        left = REVIEW_MESSAGES_CHARACTERS_MAX
-        for response in reached.responses:
-            left -= bound(response.results, left)
-        done.responses = reached.responses
-        done.patch = answer_patch(context, reached.resource, late=late)
-        return done
+        return _Reached(reached.number + 1, resource, responses)
 
     def _is_over(self, runtime: Runtime) -> bool:
         end_ns = runtime.review_deadline_ns
@@ -304,6 +290,22 @@ class MutatingPlanner:
         for key in keys:
             if not self._knows(key):
                 raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+
+
+def _finished(
+    done: CelMutations,
+    context: RequestContext,
+    reached: _Reached,
+    *,
+    late: bool = False,
+) -> CelMutations:
+    """Add what the policies have done. Raises: BudgetExceeded, DeadlinePassed."""
+    left = REVIEW_MESSAGES_CHARACTERS_MAX
+    for response in reached.responses:
+        left -= bound(response.results, left)
+    done.responses = reached.responses
+    done.patch = answer_patch(context, reached.resource, late=late)
+    return done
 
 
 def _is_slow(linked: LinkedMutatingPolicy) -> bool:

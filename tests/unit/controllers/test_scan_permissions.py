@@ -18,7 +18,7 @@ from kyverno_mp.errors import KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.limits import SCAN_PERMISSION_RESOURCES_MAX
 from kyverno_mp.policy.ports import PermissionTarget
-from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+from kyverno_mp.policy.served_cel import AnyServedPolicy
 from tests.unit.kube.fake_api import running
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -63,7 +63,7 @@ def raw(*resources: str, group: str = "apps") -> dict[str, Any]:
     }
 
 
-def decoded(document: dict[str, Any]) -> AnyValidatingPolicy:
+def decoded(document: dict[str, Any]) -> AnyServedPolicy:
     (found,) = DecodedCelPolicies().decode([json.dumps(document).encode()])
     return found
 

@@ -334,6 +334,8 @@ def test_the_admission_role_writes_what_it_uses(
         "globalcontextentries/status": {"update"},
         "validatingpolicies/status": {"update"},
         "namespacedvalidatingpolicies/status": {"update"},
+        "mutatingpolicies/status": {"update"},
+        "namespacedmutatingpolicies/status": {"update"},
         "generatingpolicies/status": {"update"},
         "namespacedgeneratingpolicies/status": {"update"},
         "updaterequests": {"create", "update"},

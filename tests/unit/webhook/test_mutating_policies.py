@@ -4,10 +4,11 @@ Red here means: a MutatingPolicy that the command line applies changes nothing i
 cluster, changes it another way, or its failure is taken for success.
 """
 
+import base64
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from kyverno_mp.leader.policy_store import PolicySet
 from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
 from kyverno_mp.program.cel_policies import mutate
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
-from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.cel_policies.plan import MutatingPlan, MutatingPlanner
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
@@ -112,7 +113,6 @@ class Server:
         folder: Path,
         ports: CelPorts | None = None,
         results: ResultSink | None = None,
-        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         content = PoliciesWriter().encode(
             found.cel.get(MUTATING_POLICIES, ()),
@@ -128,7 +128,7 @@ class Server:
         path.write_bytes(content)
         path.chmod(0o600)
         segment = MutatingPolicySegment(Segment.attach(path, MUTATING_POLICIES))
-        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=now_ns)
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(ClusterData(cel=ports or CelPorts()), clock)
         source = CelSource(
             engine,
@@ -140,7 +140,7 @@ class Server:
         self.service = Service(
             Dependencies(
                 records=self.records,
-                monotonic_ns=now_ns,
+                monotonic_ns=time.monotonic_ns,
                 results=results,
                 triggers=self.triggers,
             ),
@@ -161,8 +161,6 @@ class Server:
 def patched(before: Any, response: dict[str, Any]) -> Any:
     if "patch" not in response:
         return before
-    import base64
-
     assert response["patchType"] == "JSONPatch"
     return apply_patch(before, json.loads(base64.b64decode(response["patch"])))
 
@@ -426,15 +424,15 @@ class TestLimits:
             return real(self, *args)
 
         monkeypatch.setattr(mutate.LinkedMutatingPolicy, "evaluate", late)
+        monkeypatch.setattr(MutatingPlan, "_is_over", lambda *_: True)
         third = policy("c", label("c", '"y"'))
         ignored = policy("b", failurePolicy="Ignore")
-        times = iter(range(10**9, 10**15, 10**9))
-        server = Server(
-            compiled(policy("a"), ignored, third), tmp_path, now_ns=lambda: next(times)
-        )
+        server = Server(compiled(policy("a"), ignored, third), tmp_path)
         response = server.ask("/mpol")
         assert response["allowed"] is True
         assert "webhook.deadline" in response["warnings"][0]
+        found = patched(json.loads(review())["request"]["object"], response)
+        assert found["metadata"]["labels"] == {"team": "x", "c": "y"}
 
     def test_a_late_policy_that_fails_denies(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -443,8 +441,24 @@ class TestLimits:
             raise DeadlinePassed("webhook.deadline", "too late")
 
         monkeypatch.setattr(mutate.LinkedMutatingPolicy, "evaluate", late)
+        monkeypatch.setattr(MutatingPlan, "_is_over", lambda *_: True)
         server = Server(compiled(policy("a")), tmp_path)
-        assert server.ask("/mpol")["allowed"] is False
+        assert "webhook.deadline" in message(server.ask("/mpol"))
+
+    def test_a_late_review_is_a_trigger_all_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The pool finds out whether its conditions are met."""
+
+        def late(*_args: Any) -> Any:
+            raise DeadlinePassed("webhook.deadline", "too late")
+
+        monkeypatch.setattr(mutate.LinkedMutatingPolicy, "evaluate", late)
+        monkeypatch.setattr(MutatingPlan, "_is_over", lambda *_: True)
+        document = policy(evaluation=EXISTING, failurePolicy="Ignore")
+        server = Server(compiled(document, has_background=True), tmp_path)
+        assert server.ask("/mpol")["allowed"] is True
+        assert [one.unchecked for one in server.triggers.found] == [True]
 
     def test_an_internal_error_denies_without_its_text(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
