@@ -862,6 +862,14 @@ BACKGROUND_WRITTEN_MAX = 20_000
 """Generated objects whose last write is remembered, about 500 bytes each, so that an
 update that changes nothing costs no write, and contested objects are known."""
 
+GENERATED_OBJECTS_MAX = 1000
+"""Objects of one GeneratingPolicy for one trigger. Each takes a call; 1,000 are minutes
+of work for one thread, and more is a policy that lists a cluster by mistake."""
+
+GENERATED_KINDS_MAX = 64
+"""Resources whose objects are watched for GeneratingPolicies that synchronise. Each is
+a connection to the API server; the objects of others follow at the next scan."""
+
 BACKGROUND_LOCKS = 256
 """Locks for the triggers that are processed: far more than threads, so that two of them
 rarely wait for one another."""

@@ -63,14 +63,6 @@ class Kinds:
             found = self._of_plural(group, version, plural)
         return found
 
-    def _of_plural(self, group: str, version: str, plural: str) -> Resource | None:
-        for one in self._discovery.directory.resources:
-            if one.subresource:
-                continue
-            if (one.group, one.version, one.plural) == (group, version, plural):
-                return one
-        return None
-
     def deletable(self) -> tuple[Resource, ...]:
         """Return one resource for each kind whose objects can be listed and deleted.
 
@@ -88,6 +80,13 @@ class Kinds:
         if api_version:
             return directory.of_kind(api_version, kind)
         return next(iter(directory.find(parse_kind(kind))), None)
+
+    def _of_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        for one in self._discovery.directory.resources:
+            place = (one.group, one.version, one.plural)
+            if place == (group, version, plural) and not one.subresource:
+                return one
+        return None
 
     def _refresh(self) -> bool:
         """Ask the API server, unless that was just done. Raises: DependencyError."""

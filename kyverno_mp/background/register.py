@@ -110,7 +110,9 @@ class Register:
             }
             self._objects.create(_CONFIG_MAPS, raw)
         else:
-            self._objects.replace(_CONFIG_MAPS, {**found, "data": {_KEY: text}})
+            # Another key is that of GeneratingPolicies.
+            data = {**(found.get("data") or {}), _KEY: text}
+            self._objects.replace(_CONFIG_MAPS, {**found, "data": data})
 
 
 def _decoded(text: str) -> _Rules:

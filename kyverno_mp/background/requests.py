@@ -345,7 +345,7 @@ class Requests:
         if failure.policy is None or task is None or not is_new:
             return
         recorder = PolicyRecorder(
-            failure.policy.stored, self._dependencies.events, self._dependencies.metrics
+            failure.policy, self._dependencies.events, self._dependencies.metrics
         )
         recorder.failed(
             task.rule, task.trigger, failure.reason, mutates=task.type == MUTATE

@@ -6,15 +6,22 @@ room.
 Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
 from kyverno_mp.background.changes import Changes
-from kyverno_mp.background.failure import Failure, failure_of, failure_of_request
+from kyverno_mp.background.failure import (
+    Failure,
+    failure_of,
+    failure_of_generating,
+    failure_of_request,
+)
 from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generating.policies import ReadyGenerating
+from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
 from kyverno_mp.background.mutating import MutatingRunner
@@ -22,6 +29,7 @@ from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import (
+    CEL_GENERATE,
     CEL_MUTATE,
     MUTATE,
     StoredRequest,
@@ -36,6 +44,7 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
 )
 
+_OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 TRANSIENT: Final = (KubeUnavailable, DeadlinePassed, KubeExpired, SnapshotUnusable)
 
 
@@ -49,6 +58,9 @@ class Runner:
     mutating: MutatingRunner
     changes: Changes
     lost: LostTriggers
+    generating: Generating
+    lost_generating: Callable[[StoredRequest], Iterator[Task]]
+    """Yields what has to be done for the lost triggers of GeneratingPolicies."""
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False
@@ -77,6 +89,8 @@ class Runner:
                 return None, SETTLES
             if one.spec.request_type == CEL_MUTATE:
                 return self.run_tasks(self.mutating.lost_tasks(one, since_ns))
+            if one.spec.request_type == CEL_GENERATE:
+                return self.run_tasks(self.lost_generating(one), of_one_trigger=False)
             return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
         if changed is None:
             return self.run_tasks(
@@ -98,8 +112,10 @@ class Runner:
         waits: Outcome | None = None
         for task in tasks:
             policy: ReadyPolicy | None = None
-            if task.type == CEL_MUTATE:
-                failed, outcome = self._run_cel(task)
+            if task.type in _OF_CEL:
+                is_generating = task.type == CEL_GENERATE
+                run = self._generate if is_generating else self._run_cel
+                failed, outcome = run(task)
                 failure = failure or failed
                 if outcome is not None and outcome.waits:
                     waits = waits or outcome
@@ -118,6 +134,18 @@ class Runner:
             if of_one_trigger and _ends(outcome, policy):
                 break
         return failure, waits
+
+    def _generate(self, task: Task) -> tuple[Failure | None, Outcome | None]:
+        """Run a GeneratingPolicy. Raises: what is transient; LeaseLost."""
+        policy: ReadyGenerating | None = None
+        try:
+            policy = self.generating.policies.newest(task.policy)
+            return None, self.generating.run(task, policy)
+        except TRANSIENT:
+            raise
+        except (InputError, DependencyError) as error:
+            stored = None if policy is None else policy.stored
+            return failure_of_generating(task, stored, error), None
 
     def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
         """Run a MutatingPolicy. Raises: what is transient; LeaseLost."""

@@ -27,6 +27,8 @@ LOST_SINCE: Final = "kyverno-mp.io/lost-since"
 SOURCE: Final = "source"
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
+CEL_GENERATE: Final = "cel-generate"
+"""The type of requests for GeneratingPolicies, and of their Tasks."""
 CEL_MUTATE: Final = "cel-mutate"
 UNCHECKED: Final = "kyverno-mp.io/unchecked"
 """Annotation: whether the trigger meets the conditions is not known yet."""
@@ -159,7 +161,7 @@ class StoredRequest(msgspec.Struct):
     @property
     def is_ours(self) -> bool:
         """Whether this pool processes its type."""
-        return self.spec.request_type in (GENERATE, MUTATE, CEL_MUTATE)
+        return self.spec.request_type in (GENERATE, MUTATE, CEL_MUTATE, CEL_GENERATE)
 
     @property
     def queue_key(self) -> str:
@@ -190,6 +192,9 @@ class StoredRequest(msgspec.Struct):
             kind = spec.request_type
             yield Task(kind, spec.policy, spec.rule, spec.resource, request=self)
             return
+        if spec.request_type == CEL_GENERATE:
+            yield from self._cel_tasks()
+            return
         if not spec.rule_context and spec.rule:
             yield Task(
                 *(GENERATE, spec.policy, spec.rule, spec.resource),
@@ -199,6 +204,15 @@ class StoredRequest(msgspec.Struct):
         for one in spec.rule_context or ():
             yield Task(
                 *(GENERATE, spec.policy, one.rule, one.trigger),
+                deletes=one.delete_downstream,
+                request=self,
+            )
+
+    def _cel_tasks(self) -> Iterator["Task"]:
+        policy = self.spec.policy
+        for one in self.spec.rule_context or ():
+            yield Task(
+                *(CEL_GENERATE, policy, policy.rpartition("/")[2], one.trigger),
                 deletes=one.delete_downstream,
                 request=self,
             )

@@ -63,6 +63,19 @@ class Written:
                 digest(raw),
             )
 
+    def is_ours(self, live: Json, raw: Json) -> bool:
+        """Return whether the object itself, whatever it is now, was written here."""
+        uid = str(live["metadata"].get("uid") or "")
+        with self._lock:
+            known = self._entries.get(_place(raw))
+            return known is not None and known.uid == uid
+
+    def version(self, resource: Resource, key: Key, uid: str) -> str:
+        """Return the version of an object that was written last, "" for none."""
+        with self._lock:
+            known = self._entries.get(_named(resource.group, resource.kind, key))
+            return known.version if known is not None and known.uid == uid else ""
+
     def note(self, made: Json, raw: Json, before: str = "") -> int:
         """Remember a write; return how often in a row the same content was written.
 

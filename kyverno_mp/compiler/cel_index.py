@@ -18,7 +18,7 @@ import msgspec
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
-from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.index import (
     ANY_KIND,
     ANY_OPERATION,
@@ -50,8 +50,23 @@ def encode_mutating_policy(compiled: MutatingPolicyIR) -> EncodedPolicy:
     return _encoded(compiled, [one.constraints for one in compiled.bodies])
 
 
+def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
+    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
+
+    What a policy that synchronises has generated follows every change of its trigger.
+    """
+    constraints = compiled.constraints
+    if compiled.synchronizes and constraints is not None:
+        rules = tuple(
+            msgspec.structs.replace(one, operations=(_ANY,))
+            for one in constraints.rules
+        )
+        constraints = msgspec.structs.replace(constraints, rules=rules)
+    return _encoded(compiled, [constraints])
+
+
 def _encoded(
-    compiled: ValidatingPolicyIR | MutatingPolicyIR,
+    compiled: ValidatingPolicyIR | MutatingPolicyIR | GeneratingPolicyIR,
     constraints: Sequence[ConstraintsIR | None],
 ) -> EncodedPolicy:
     policy = compiled.policy

@@ -1,12 +1,13 @@
 """Check a policy in CEL of any kind as upstream's webhooks do.
 
 Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
-Next: cli/lint. May touch: nothing outside its arguments.
+Next: cli/lint, webhook/policy_review.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/{mpol,gpol,dpol}/validate.go;
 docs/behaviour/v1.19 5 (schedule).
 """
 
 from collections.abc import Iterator
+from typing import Final
 
 from kyverno_mp.compiler.cel_policies import build_deleting, build_generating
 from kyverno_mp.compiler.expression_faults import located_fault
@@ -16,6 +17,7 @@ from kyverno_mp.compiler.validating_review import (
     common_problems,
     expression_faults_of,
     http_problems,
+    of_first_part,
     review_problems,
 )
 from kyverno_mp.policy.cel_policies import (
@@ -33,6 +35,10 @@ from kyverno_mp.policy.validating_policy import (
     ValidatingPolicy,
 )
 from kyverno_mp.values.duration import quote_text
+
+_NOT_COMPILED: Final = (
+    "<nil>: Internal error: {} policy compiler 2.0 error: failed to compile policy"
+)
 
 
 def faults(
@@ -87,6 +93,25 @@ def _texts_of_images(document: ImageValidatingPolicy) -> Iterator[str]:
         yield from (given.expression, given.message_expression)
     yield from (one.value_expression for one in spec.audit_annotations)
     yield from (one.expression for one in spec.match_image_references)
+
+
+def refusals(document: GeneratingPolicy | DeletingPolicy) -> list[str]:
+    """Return upstream's errors when the policy is created, none if it is accepted.
+
+    KYVERNO: the first part of the spec with a faulty expression ends compilation; a
+    placeholder comes before its errors.
+    """
+    is_generating = isinstance(document, GeneratingPolicy)
+    builder = (
+        build_generating(document)
+        if isinstance(document, GeneratingPolicy)
+        else build_deleting(document)
+    )
+    found = of_first_part(builder.problems)
+    if found:
+        word = "generating" if is_generating else "deleting"
+        found.insert(0, _NOT_COMPILED.format(word))
+    return [*found, *(one.upstream for one in review(document))]
 
 
 def _texts(document: AnyCelPolicy) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Final
 
 from kyverno_mp.compiler.validating_policy import is_on
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
+from kyverno_mp.policy.cel_policies import GeneratingPolicy
 from kyverno_mp.policy.served_cel import AnyServedPolicy
 from kyverno_mp.values.jsonvalue import Json
 
@@ -66,20 +67,28 @@ def cel_status_of(
         text = text or _NOT_CONFIGURED
         ours.insert(0, _condition(WEBHOOK_CONFIGURED, text, given, since, holds=ready))
     others = [one for one in given if one.get("type") not in _OURS]
-    configs = {name: _config_of(spec) for name, spec in copies_of(policy)}
-    return {
+    found: Json = {
         **before,
-        "autogen": {"configs": configs} if configs else {},
         "conditionStatus": {
             **told,
             "conditions": [*others, *ours],
             "ready": ready and not missing,
         },
+    }
+    if isinstance(policy, GeneratingPolicy):
+        # Its status has nothing else.
+        return found
+    configs = {name: _config_of(spec) for name, spec in copies_of(policy)}
+    return {
+        **found,
+        "autogen": {"configs": configs} if configs else {},
         "generated": before.get("generated") is True,
     }
 
 
 def _is_for_scans(policy: AnyServedPolicy) -> bool:
+    if isinstance(policy, GeneratingPolicy):
+        return False
     evaluation = policy.spec.evaluation
     return evaluation is not None and (
         is_on(evaluation.background) and not is_on(evaluation.admission)

@@ -68,6 +68,17 @@ _RESOURCES: Final = {
         plural="mutatingpolicies",
         namespaced=False,
     ),
+    "GeneratingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="generatingpolicies",
+        namespaced=False,
+    ),
+    "NamespacedGeneratingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="namespacedgeneratingpolicies",
+    ),
     "NamespacedMutatingPolicy": Resource(
         group="policies.kyverno.io",
         version="v1beta1",

@@ -67,6 +67,8 @@ CEL_RESOURCES: Final = {
     "NamespacedValidatingPolicy": _cel("namespacedvalidatingpolicies", namespaced=True),
     "MutatingPolicy": _cel("mutatingpolicies", namespaced=False),
     "NamespacedMutatingPolicy": _cel("namespacedmutatingpolicies", namespaced=True),
+    "GeneratingPolicy": _cel("generatingpolicies", namespaced=False),
+    "NamespacedGeneratingPolicy": _cel("namespacedgeneratingpolicies", namespaced=True),
 }
 """v1beta1 is what every release of Kyverno that has these kinds serves."""
 CEL_EXCEPTIONS: Final = _cel("policyexceptions", namespaced=True)

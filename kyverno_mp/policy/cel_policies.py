@@ -127,15 +127,14 @@ class DeletingPolicy(_CelPolicy, frozen=True, kw_only=True):
 
 
 MUTATING_POLICY_KINDS: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
+GENERATING_POLICY_KINDS: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
 AnyCelPolicy = MutatingPolicy | GeneratingPolicy | DeletingPolicy
 _GROUP: Final = "policies.kyverno.io/"
 _BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
 _ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
 _KINDS: Final[Mapping[str, type[AnyCelPolicy]]] = {
     **dict.fromkeys(MUTATING_POLICY_KINDS, MutatingPolicy),
-    **dict.fromkeys(
-        ("GeneratingPolicy", "NamespacedGeneratingPolicy"), GeneratingPolicy
-    ),
+    **dict.fromkeys(GENERATING_POLICY_KINDS, GeneratingPolicy),
     **dict.fromkeys(("DeletingPolicy", "NamespacedDeletingPolicy"), DeletingPolicy),
 }
 

@@ -9,7 +9,9 @@ Source: docs/behaviour/cel 1, 2.
 from typing import Final
 
 from kyverno_mp.policy.cel_policies import (
+    GENERATING_POLICY_KINDS,
     MUTATING_POLICY_KINDS,
+    GeneratingPolicy,
     MutatingPolicy,
     decode_cel_policy,
     is_cel_policy,
@@ -25,11 +27,13 @@ from kyverno_mp.policy.validating_policy import (
 from kyverno_mp.policy.validating_policy import prepare as prepare_validating_policies
 from kyverno_mp.values.jsonvalue import Json
 
-SERVED_CEL_KINDS: Final = frozenset((*VALIDATING_POLICY_KINDS, *MUTATING_POLICY_KINDS))
+SERVED_CEL_KINDS: Final = frozenset(
+    (*VALIDATING_POLICY_KINDS, *MUTATING_POLICY_KINDS, *GENERATING_POLICY_KINDS)
+)
 """The kinds of policies; their PolicyException is not among them."""
-_OTHERS: Final = frozenset(MUTATING_POLICY_KINDS)
+_OTHERS: Final = frozenset((*MUTATING_POLICY_KINDS, *GENERATING_POLICY_KINDS))
 """The kinds among them that policy/cel_policies.py decodes."""
-AnyServedPolicy = AnyValidatingPolicy | MutatingPolicy
+AnyServedPolicy = AnyValidatingPolicy | MutatingPolicy | GeneratingPolicy
 
 
 def is_served(raw: Json) -> bool:
@@ -49,7 +53,7 @@ def decode_served(
     if raw["kind"] not in _OTHERS:
         return decode_validating_policy(raw, file=file)
     found = decode_cel_policy(raw, file=file)
-    assert isinstance(found, MutatingPolicy)
+    assert isinstance(found, MutatingPolicy | GeneratingPolicy)
     return found
 
 

@@ -25,6 +25,7 @@ _ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared only
 _CEL_PATHS: Final = {
     "ValidatingPolicy": "/vpol and /nvpol-keys: ValidatingPolicies",
     "MutatingPolicy": "/mpol and /nmpol-keys: MutatingPolicies",
+    "GeneratingPolicy": "/gpol and /ngpol-keys: GeneratingPolicies",
 }
 """The paths of kinds that have some of their own."""
 

@@ -29,6 +29,8 @@ GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
 CEL_MUTATE: Final = "cel-mutate"
 """A MutatingPolicy as a whole: it has no rules."""
+CEL_GENERATE: Final = "cel-generate"
+"""A GeneratingPolicy, whose one rule has its name."""
 _SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
 _DELETE: Final = "DELETE"
 _OLD_OBJECT: Final = "oldObject"

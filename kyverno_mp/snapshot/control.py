@@ -41,6 +41,7 @@ SEGMENTS: Final = (
     "kinds",
     "celpolicies",
     "mutatingpolicies",
+    "generating",
 )
 """Names of the segments; append only, the index is the position in the page."""
 

@@ -293,6 +293,42 @@ CLEANUP_ERRORS: Final = Family(
     "Number of lists and deletions of clean-up policies that failed.",
     unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
 )
+GENERATING_RESULTS: Final = Family(
+    "kyverno_generating_policy_execution_duration_seconds",
+    "histogram",
+    (
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+        "resource_request_operation",
+        "result",
+    ),
+    "Time to evaluate one GeneratingPolicy for one trigger, in seconds, without the"
+    " writes.",
+    unbounded=(
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+    ),
+    by_namespace="resource_namespace",
+)
+_DELETED = ("resource", "resource_namespace", "deletion_propagation")
+DELETED: Final = Family(
+    "kyverno_deleting_controller_deletedobjects_total",
+    "counter",
+    (*_CLEANED_BY, *_DELETED),
+    "Number of objects that DeletingPolicies deleted.",
+    unbounded=("policy_namespace", "policy_name", *_DELETED[:2]),
+)
+DELETING_ERRORS: Final = Family(
+    "kyverno_deleting_controller_errors_total",
+    "counter",
+    (*_CLEANED_BY, *_DELETED),
+    "Number of lists and deletions of DeletingPolicies that failed.",
+    unbounded=("policy_namespace", "policy_name", *_DELETED[:2]),
+)
 CLEANUP_HALTED: Final = Family(
     "kyverno_mp_cleanup_halted",
     "gauge",
@@ -471,6 +507,7 @@ RECORDED: Final = (
     GENERATED_POLICIES,
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
+    *(DELETED, DELETING_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
@@ -482,6 +519,7 @@ RECORDED: Final = (
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
     VALIDATING_RESULTS,
     MUTATING_RESULTS,
+    GENERATING_RESULTS,
     GC_PAUSES,
     *(IMAGE_CACHE, REGISTRY_CALLS),
 )

@@ -28,8 +28,12 @@ MPOL: Final = "mpol"
 """MutatingPolicies; the rest of the path names them."""
 NMPOL: Final = "nmpol"
 """NamespacedMutatingPolicies, likewise."""
-CEL_WEBHOOKS: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL})
-_OF_KEYS: Final = {NVPOL_KEYS: NVPOL, "nmpol-keys": NMPOL}
+GPOL: Final = "gpol"
+"""GeneratingPolicies; the rest of the path names them."""
+NGPOL: Final = "ngpol"
+"""NamespacedGeneratingPolicies, likewise."""
+CEL_WEBHOOKS: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
+_OF_KEYS: Final = {NVPOL_KEYS: NVPOL, "nmpol-keys": NMPOL, "ngpol-keys": NGPOL}
 """Paths that also name namespaces -> their webhook."""
 BOTH: Final = frozenset({"Fail", "Ignore"})
 

@@ -19,6 +19,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.policy import served_cel
 from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
+from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
@@ -68,6 +69,7 @@ class RoleDependencies:
     mutate: Plans[MutationPlan] | None = None
     cel: Callable[[], CelPlanner | None] | None = None
     cel_mutate: Callable[[], MutatingPlanner | None] | None = None
+    cel_generate: Callable[[], GeneratingPlanner | None] | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
@@ -161,7 +163,9 @@ def wire(
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
         ),
-        handlers_of(role.evaluate, role.mutate, role.cel, role.cel_mutate),
+        handlers_of(
+            role.evaluate, role.mutate, role.cel, role.cel_mutate, role.cel_generate
+        ),
     )
     reviewers = Reviewers()
     connections = Connections(

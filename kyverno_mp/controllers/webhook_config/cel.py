@@ -39,7 +39,7 @@ from kyverno_mp.limits import (
     WEBHOOK_TIMEOUT_S_MAX,
 )
 from kyverno_mp.policy.admission_policy import NamedRuleWithOperations
-from kyverno_mp.policy.cel_policies import MutatingPolicy
+from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression
 from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.policy.served_cel import AnyServedPolicy
@@ -50,6 +50,8 @@ from kyverno_mp.values.selector import is_label_key
 _VALIDATING: Final = {
     "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),
     "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol-keys"),
+    "GeneratingPolicy": ("gpol.validate.kyverno.svc", "/gpol"),
+    "NamespacedGeneratingPolicy": ("ngpol.validate.kyverno.svc", "/ngpol-keys"),
 }
 _MUTATING: Final = {
     "MutatingPolicy": ("mpol.validate.kyverno.svc", "/mpol"),
@@ -150,7 +152,11 @@ def _is_ours(policy: AnyServedPolicy) -> bool:
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
     is_off = admission is not None and admission.enabled is False
-    if is_off or is_generated(policy.status):
+    if is_off:
+        return False
+    if isinstance(policy, GeneratingPolicy):
+        return True
+    if is_generated(policy.status):
         return False
     return isinstance(policy, MutatingPolicy) or policy.mode != JSON_MODE
 
@@ -166,9 +172,7 @@ def _webhooks(
     """
     shared: dict[str, list[_Webhook]] = {}
     for policy in sorted(policies, key=cel_name_of):
-        failure_policy = (
-            "Ignore" if options.force_ignore else policy.spec.failure_policy
-        )
+        failure_policy = "Ignore" if options.force_ignore else _failure_policy(policy)
         conditions = _conditions_of(policy) if options.fine_grained else []
         if conditions or _is_exact(policy) or _timeout_of(policy):
             own = _Webhook(failure_policy, conditions=conditions, own=policy)
@@ -183,6 +187,13 @@ def _webhooks(
         webhook.take(policy)
     for open_ones in shared.values():
         yield from open_ones
+
+
+def _failure_policy(policy: AnyServedPolicy) -> str:
+    """KYVERNO: nothing that a GeneratingPolicy does may refuse a request."""
+    if isinstance(policy, GeneratingPolicy):
+        return "Ignore"
+    return policy.spec.failure_policy
 
 
 def _rendered(
@@ -281,17 +292,28 @@ def _parts_of(policy: AnyServedPolicy) -> list[list[Entry]]:
     """Return what the policy matches, then what each of its autogen copies matches."""
     specs: list[AnySpec] = [policy.spec, *(spec for _, spec in copies_of(policy))]
     constraints = (spec.match_constraints for spec in specs)
+    # KYVERNO: every operation may concern what was generated before.
+    widened = isinstance(policy, GeneratingPolicy)
     return [
-        [entry for rule in one.resource_rules for entry in _entries_of_rule(rule)]
+        [
+            entry
+            for rule in one.resource_rules
+            for entry in _entries_of_rule(rule, widened=widened)
+        ]
         for one in constraints
         if one is not None
     ]
 
 
-def _entries_of_rule(rule: NamedRuleWithOperations) -> Iterator[Entry]:
-    """Yield what a rule matches; nothing that the API server would refuse."""
+def _entries_of_rule(
+    rule: NamedRuleWithOperations, *, widened: bool
+) -> Iterator[Entry]:
+    """Yield what a rule matches; nothing that the API server would refuse.
+
+    ``widened``: for any operation.
+    """
     operations: tuple[str, ...] = ALL_OPERATIONS
-    if "*" not in rule.operations:
+    if "*" not in rule.operations and not widened:
         operations = tuple(one for one in ALL_OPERATIONS if one in rule.operations)
     scope = rule.scope if rule.scope in ("Namespaced", "Cluster") else "*"
     resources = [one for one in rule.resources if one.partition("/")[0]]

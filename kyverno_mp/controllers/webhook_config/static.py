@@ -130,6 +130,8 @@ def _review_policies(options: WebhookOptions) -> Json:
         ("generatingpolicies", _SINCE_ALPHA),
         ("namespacedgeneratingpolicies", _SINCE_BETA),
         ("deletingpolicies", _SINCE_ALPHA),
+        # KYVERNO: upstream registers no check of these.
+        ("namespaceddeletingpolicies", _SINCE_BETA),
     ]
     rules = [_rule(_POLICIES, versions, (name,)) for name, versions in cel]
     return {

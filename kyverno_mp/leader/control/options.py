@@ -60,6 +60,8 @@ _SERVED: Final = frozenset(
         "namespacedvalidatingpolicies",
         "mutatingpolicies",
         "namespacedmutatingpolicies",
+        "generatingpolicies",
+        "namespacedgeneratingpolicies",
         "policyexceptions",
     }
 )

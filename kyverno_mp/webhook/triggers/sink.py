@@ -18,7 +18,7 @@ import msgspec
 from kyverno_mp.limits import TRIGGER_RECORD_BYTES_MAX
 from kyverno_mp.program.changes import SOURCE, Change
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import CEL_MUTATE, GENERATE, Triggered
+from kyverno_mp.program.triggers import CEL_GENERATE, CEL_MUTATE, GENERATE, Triggered
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.queues.triggers import (
     TriggerObject,
@@ -33,6 +33,7 @@ from kyverno_mp.webhook.triggers.lost import LostPolicies
 
 JOURNAL_FULL: Final = "webhook.triggers_full"
 TOO_LARGE: Final = "webhook.trigger_too_large"
+_OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 _MANAGED: Final = "managedFields"
 _LEFT_OUT: Final = frozenset({"object", "oldObject", "options"})
 _GOING: Final = frozenset({"DELETE", "CONNECT"})
@@ -78,7 +79,7 @@ class TriggerSink:
 
 def lost_type(wanted: Wanted) -> str:
     """Return what tells apart the policies that lost a trigger: their API group."""
-    return CEL_MUTATE if wanted.type == CEL_MUTATE else GENERATE
+    return wanted.type if wanted.type in _OF_CEL else GENERATE
 
 
 def record_of(

@@ -41,6 +41,8 @@ BUILT: Final = frozenset(
         "verify manifests",
         "validating policies",
         "admission policies generated",
+        "deleting policies",
+        "generating policies",
         "mutating policies",
     }
 )
@@ -84,10 +86,10 @@ CAPABILITIES: Final = (
     ("kind:NamespacedValidatingPolicy", "validating policies"),
     ("kind:MutatingPolicy", "mutating policies"),
     ("kind:NamespacedMutatingPolicy", "mutating policies"),
-    ("kind:GeneratingPolicy", "CEL policies"),
-    ("kind:NamespacedGeneratingPolicy", "CEL policies"),
-    ("kind:DeletingPolicy", "CEL policies"),
-    ("kind:NamespacedDeletingPolicy", "CEL policies"),
+    ("kind:GeneratingPolicy", "generating policies"),
+    ("kind:NamespacedGeneratingPolicy", "generating policies"),
+    ("kind:DeletingPolicy", "deleting policies"),
+    ("kind:NamespacedDeletingPolicy", "deleting policies"),
     ("kind:ImageValidatingPolicy", "CEL policies"),
     ("kind:NamespacedImageValidatingPolicy", "CEL policies"),
     ("asserts:generated-admission-policy", "admission policies generated"),

@@ -986,5 +986,5 @@ def test_a_holder_that_ends_leaves_no_alert(
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
         one.settle()
         assert recorded.counts[key] == 1
-        one.cleanup.controller.stop()
+        one.cleanup.leave()
         assert recorded.counts[key] == 0

@@ -346,6 +346,8 @@ def test_the_admission_role_writes_what_it_uses(
         "namespacedvalidatingpolicies/status": {"update"},
         "mutatingpolicies/status": {"update"},
         "namespacedmutatingpolicies/status": {"update"},
+        "generatingpolicies/status": {"update"},
+        "namespacedgeneratingpolicies/status": {"update"},
         "updaterequests": {"create", "update"},
         "ephemeralreports": {"create", "update"},
         "events": {"create", "patch"},
