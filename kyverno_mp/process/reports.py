@@ -64,7 +64,7 @@ def run(start: Start) -> None:
                     published=_Published(tools.place.snapshot, data),
                     metrics=tools.metrics,
                     events=tools.events,
-                    successes=data.successes,
+                    successes=tools.successes,
                     settings=tools.place.settings,
                     holds_lease=tools.holds_lease,
                     health=tools.health,

@@ -5,7 +5,8 @@ reports/evaluator.py. May touch: the cluster through the ports of CEL; the log.
 Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
 
 An object is evaluated as if an unknown user created it, as for other rules. What
-cannot be linked or evaluated is an error in the rows of its policy, never no row.
+cannot be linked or evaluated is an error in the rows of its policy, never no row. A
+PolicyException that fails exempts nothing, as in a review.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
     Error,
+    ExpressionFailed,
     SnapshotUnusable,
 )
 from kyverno_mp.expr.scope import Runtime
@@ -30,7 +32,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.reports.admission_rules import creation_of
@@ -75,6 +77,8 @@ class CelRules:
         self._linked: dict[bytes, _Linked] = {}
         self._of: dict[tuple[str, str, str], list[_Linked]] = {}
         self._policies: list[_Linked] = []
+        self._told: set[str] = set()
+        """Policies of which an exception failed, in this generation."""
 
     def begin(self, segment: CelPolicySegment | None, resource: Resource) -> None:
         """Take the policies for the objects of a batch. Raises: SnapshotUnusable."""
@@ -100,7 +104,8 @@ class CelRules:
         if not policies:
             return
         asked = creation_of(request, resource)
-        facts, problem = Facts(asked, runtime, self._ports), None
+        faults: list[ExpressionFailed] = []
+        facts, problem = Facts(asked, runtime, self._ports, faults=faults), None
         if any(one.reads_namespace for one in policies):
             try:
                 facts = facts._replace(namespace=self._namespace(asked, runtime))
@@ -113,6 +118,9 @@ class CelRules:
                 continue
             runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
             found = _guarded(one, facts, shared)
+            if faults:
+                self._tell(one, faults[0], request.kind)
+                faults.clear()
             if found is not None:
                 yield one.ir, found
 
@@ -125,6 +133,15 @@ class CelRules:
             if is_scanned_policy(ir, self._types)
         ]
         self._segment, self._linked, self._of = segment, {}, {}
+        self._told = set()
+
+    def _tell(self, policy: _Linked, fault: ExpressionFailed, kind: str) -> None:
+        """Log the first failure of an exception of a policy; objects may be many."""
+        key = policy.ir.policy.key
+        if key not in self._told:
+            self._told.add(key)
+            text = withheld(fault.code) if hides_values(kind) else fault.message
+            _log.warning("policy %s: an exception exempts nothing: %s", key, text)
 
     def _link(self, resource: Resource) -> Iterator[_Linked]:
         for rule, ir in self._scanned:

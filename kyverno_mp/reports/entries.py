@@ -90,6 +90,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return _merge_key(self.source, self.policy, self.rule)
 
 
+ROW: Final = msgspec.json.Decoder(Row)
+
+
 def _merge_key(source: str, policy: str, rule: str) -> tuple[str, ...]:
     # KYVERNO: results of other sources merge without the rule (controllers 6.6).
     return (source, policy, rule) if source == KYVERNO else (source, policy)
@@ -164,9 +167,14 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
     return properties
 
 
+def place_of(row: Row) -> tuple[str, ...]:
+    """Return what orders the rows of a report."""
+    return row.policy, row.rule, row.source
+
+
 def sorted_rows(rows: Iterable[Row]) -> list[Row]:
     """Return the rows in the order of a report: by policy, rule and source."""
-    return sorted(rows, key=lambda row: (row.policy, row.rule, row.source))
+    return sorted(rows, key=place_of)
 
 
 def summary_of(rows: Iterable[Row]) -> dict[str, int]:
