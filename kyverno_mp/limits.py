@@ -677,6 +677,10 @@ IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
 IMAGE_TRUST_FILES_MAX = 100
 """Files of a TUF repository that are read: keys and certificates. Sigstore has ten."""
 
+IMAGE_TRUST_ROOTS_MAX = 16
+"""TUF repositories of ImageValidatingPolicies that one process keeps: each may hold
+IMAGE_TRUST_FILES_MAX files. An organisation has one of its own, and Sigstore's."""
+
 IMAGE_TRUST_S = 24 * 60 * 60
 """Time for which keys of a TUF repository are used before they are read again; its
 owner signs new metadata every few days."""
@@ -1002,3 +1006,11 @@ DASHBOARD_EXCEPTIONS_MAX = 1000
 
 DASHBOARD_TOKEN_CHARACTERS_MIN = 16
 """A shorter token can be guessed in time, because guesses are not slowed down."""
+
+GENERATED_POLICY_WRITES_MAX = 50
+"""Policies whose generated admission policies are written in one pass: about a quarter
+of a second, then the other controllers run."""
+
+REWRITE_INPUTS_MAX = 3000
+"""Requests on which `fix policy --to` compares both policies: every value at every
+place of the largest samples, about two seconds."""

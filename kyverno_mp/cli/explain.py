@@ -28,6 +28,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
     compile_cel,
+    compile_images,
     compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import load_exceptions
@@ -45,6 +46,7 @@ from kyverno_mp.ir.cel_policies import (
     GeneratingPolicyIR,
     MutatingPolicyIR,
 )
+from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
@@ -159,7 +161,9 @@ def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
     }
 
 
-def describe_validating(ir: ValidatingPolicyIR) -> dict[str, Json]:
+def describe_validating(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+) -> dict[str, Json]:
     """Return a policy in CEL in the same shape, each autogen copy as one rule."""
     return {
         "policy": ir.policy.key,
@@ -171,10 +175,14 @@ def describe_validating(ir: ValidatingPolicyIR) -> dict[str, Json]:
     }
 
 
-def _copy(ir: ValidatingPolicyIR, body: ValidatingBodyIR) -> dict[str, Json]:
+def _copy(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+    body: ValidatingBodyIR | ImageBodyIR,
+) -> dict[str, Json]:
     rules = body.constraints.rules if body.constraints is not None else ()
     parts = [
         (len(body.validations), "validation"),
+        (len(getattr(body, "attestors", ())), "attestor"),
         (len(body.conditions), "matchCondition"),
         (len(body.variables), "variable"),
         (len(body.annotations), "auditAnnotation"),
@@ -311,6 +319,8 @@ def called(
     policies += [describe_admission(one) for one in compile_admission(found)]
     cel = compile_cel(found, of_cel, compiled)
     policies += [describe_validating(one) for one in cel]
+    images = compile_images(found, of_cel, compiled)
+    policies += [describe_validating(one) for one in images]
     others = compile_others(found, of_cel, compiled)
     policies += [describe_cel(one) for one in others]
     policies += [

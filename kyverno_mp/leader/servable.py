@@ -5,12 +5,13 @@ Next: leader/policy_store.py; the CLI reports the same before a policy is served
 May touch: nothing outside its arguments.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 
 UNSUPPORTED: Final = "leader.unsupported"
 UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
@@ -44,6 +45,18 @@ def servable(
     if not rules or compiled.policy.apply_rules == "One":
         raise PolicyInvalid(UNSUPPORTED, text)
     return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
+
+
+_P = TypeVar("_P", CompiledPolicy, ValidatingPolicyIR)
+
+
+def left_to_api_server(compiled: _P) -> _P:
+    """Return the policy without reviews and scans: the API server enforces it itself.
+
+    KYVERNO: its results are in reports if the generated policy is reported.
+    """
+    policy = msgspec.structs.replace(compiled.policy, admission=False, background=False)
+    return msgspec.structs.replace(compiled, policy=policy)
 
 
 def missing_feature(rule: RuleIR, *, has_background: bool) -> str:

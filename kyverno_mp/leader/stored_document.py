@@ -61,9 +61,13 @@ class StoredDocument:
             return f"{self.key[0]}: the API server evaluates it, not this service"
         return f"{self.key[0] or 'document'} is not a policy"
 
+    def is_from_cluster(self) -> bool:
+        """Return whether it is from the API server, whose statuses can be trusted."""
+        return self.file.startswith(FROM_CLUSTER)
+
     def file_and_line(self) -> str:
         """Return its place, "" for a document from the API server."""
-        return "" if self.file.startswith(FROM_CLUSTER) else self.place
+        return "" if self.is_from_cluster() else self.place
 
 
 def documents_of(name: str, data: bytes) -> list[StoredDocument]:

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import InputError
-from kyverno_mp.expr.jmespath.reads import ReadsUnknown
-from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.reads import Reads, ReadsUnknown
 from kyverno_mp.expr.template.document import parse_lookup
 from kyverno_mp.expr.template.leaves import Hole, Leaves, link_leaves
 from kyverno_mp.expr.template.nodes import Mixed, Template, Variable, Whole

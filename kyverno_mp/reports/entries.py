@@ -29,9 +29,12 @@ _WORD: Final = {
     result.WARNING: "warn",
     result.ERROR: "error",
     result.SKIP: "skip",
+    "": "",
 }
 _SOURCES: Final = {
     "GeneratingPolicy": "KyvernoGeneratingPolicy",
+    "ImageValidatingPolicy": "KyvernoImageValidatingPolicy",
+    "NamespacedImageValidatingPolicy": "KyvernoImageValidatingPolicy",
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
     "MutatingPolicy": "KyvernoMutatingPolicy",
     "NamespacedGeneratingPolicy": "KyvernoGeneratingPolicy",
@@ -181,5 +184,6 @@ def summary_of(rows: Iterable[Row]) -> dict[str, int]:
     """Return the number of rows of each result."""
     summary = dict.fromkeys(WORDS, 0)
     for row in rows:
-        summary[row.result] += 1
+        if row.result:
+            summary[row.result] += 1
     return summary

@@ -427,6 +427,21 @@ class Settings:
             auto="in a cluster none, without a cluster those in every namespace",
         ),
     )
+    generate_validating_admission_policies: bool = setting(
+        True,
+        Facts(
+            "Generate ValidatingAdmissionPolicies from the policies that ask for it and"
+            " qualify (generateValidatingAdmissionPolicy)."
+        ),
+    )
+    generate_mutating_admission_policies: bool = setting(
+        False,
+        Facts(
+            "Statuses of MutatingPolicies tell why no MutatingAdmissionPolicy was"
+            " generated; those that ask for one get it in any case"
+            " (generateMutatingAdmissionPolicy)."
+        ),
+    )
     protect_managed_resources: bool = setting(
         False,
         Facts(

@@ -225,6 +225,12 @@ REPORTED_OBJECTS: Final = Family(
 LEASE_HELD: Final = Family(
     "kyverno_mp_lease_held", "gauge", ("lease",), "1 while this pod holds the lease."
 )
+GENERATED_POLICIES: Final = Family(
+    "kyverno_mp_generated_admission_policies",
+    "gauge",
+    ("kind",),
+    "Number of policies that the API server enforces in place of the webhook.",
+)
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(
     "kyverno_mp_informer_objects",
@@ -436,6 +442,7 @@ REGISTRY_CALLS: Final = Family(
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
+    GENERATED_POLICIES,
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),

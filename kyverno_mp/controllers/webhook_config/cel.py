@@ -44,6 +44,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.policy.admission_policy import NamedRuleWithOperations
 from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression
+from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.policy.validating_policy import (
     JSON_MODE,
     VALIDATING_POLICY_KINDS,
@@ -165,7 +166,7 @@ def _is_ours(policy: AnyValidatingPolicy) -> bool:
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
     is_off = admission is not None and admission.enabled is False
-    return not is_off and policy.mode != JSON_MODE
+    return not (is_off or is_generated(policy.status) or policy.mode == JSON_MODE)
 
 
 def _webhooks(

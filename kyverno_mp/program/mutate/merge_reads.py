@@ -14,9 +14,8 @@ general algorithm may be marked wrongly: program/mutation_recall never uses its 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kyverno_mp.expr.jmespath.reads import ReadsUnknown
 from kyverno_mp.expr.pattern.anchors import ADD_IF_NOT_PRESENT
-from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.reads import Reads, ReadsUnknown
 from kyverno_mp.program.mutate.anchors import anchor_of, has_anchors
 from kyverno_mp.values.json_additions import Addition
 from kyverno_mp.values.jsonvalue import Json

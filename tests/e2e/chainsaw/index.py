@@ -40,6 +40,7 @@ BUILT: Final = frozenset(
         "verify images",
         "verify manifests",
         "validating policies",
+        "admission policies generated",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -52,6 +53,7 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "ecdsa": {"TLS_KEY_ALGORITHM": "ECDSA"},
     "ed25519": {"TLS_KEY_ALGORITHM": "Ed25519"},
     "mapr": {"REPORTS_MUTATING_ADMISSION_POLICIES": "true"},
+    "genmap": {"GENERATE_MUTATING_ADMISSION_POLICIES": "true"},
 }
 """How Kyverno was set up for a verdict -> our settings on top of the usual ones."""
 

@@ -330,6 +330,15 @@ def test_the_admission_role_writes_what_it_uses(
     assert found == {
         "validatingwebhookconfigurations": {"create", "update", "delete"},
         "mutatingwebhookconfigurations": {"create", "update", "delete"},
+        **dict.fromkeys(
+            (
+                "validatingadmissionpolicies",
+                "validatingadmissionpolicybindings",
+                "mutatingadmissionpolicies",
+                "mutatingadmissionpolicybindings",
+            ),
+            frozenset({"create", "update", "delete"}),
+        ),
         "clusterpolicies/status": {"update"},
         "policies/status": {"update"},
         "globalcontextentries/status": {"update"},

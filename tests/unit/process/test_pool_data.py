@@ -114,7 +114,7 @@ def test_whose_successes_are_told_is_read_at_run_time(
     assert successes() == frozenset()
     actions = ("Resource Generated",)
     leader.configure(generate_success_events=True, success_event_actions=actions)
-    assert successes() == {"Resource Generated"}
+    assert successes() == frozenset({"Resource Generated"})
     leader.configure()
     assert successes() is None
 
