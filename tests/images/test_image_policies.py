@@ -141,7 +141,7 @@ def test_without_logs_a_signature_needs_its_entry(place: Place) -> None:
     [
         (CosignQuery(), "names no key"),
         (CosignQuery(""), "names no key"),
-        (CosignQuery("", kms="awskms:///key"), "unrecognized scheme: awskms"),
+        (CosignQuery("", kms="awskms:///key"), "has no provider for keys of AWS KMS"),
         (CosignQuery(certificate="", chain=""), "names no key"),
         (CosignQuery(identities=()), "keyless needs identities"),
         (CosignQuery(identities=(Identity(),)), "keyless needs identities"),
