@@ -235,6 +235,10 @@ indexed by a coarser criterion, so that no policy can inflate the snapshot."""
 CANDIDATE_PLANS_MAX = 2048
 """Pairs of kind and operation whose plan a worker caches."""
 
+OUTCOMES_OF_A_GROUP_MAX = 64
+"""Combinations of passes and skips of policies in CEL that a worker caches for one kind
+of requests; most sets have a handful."""
+
 CANDIDATE_MEMO_ENTRIES_MAX = 1024
 """Values (namespaces, names, users) cached per plan and dimension."""
 
@@ -435,6 +439,13 @@ RECALL_MESSAGES_CHARACTERS_MAX = 4096
 """Verdicts on equal objects that a worker caches, and the sizes of one entry: at most
 20 MiB (texts may take 4 bytes per character), and 1 MiB with the keys of typical Pods.
 A full cache is cleared; keys are hashed with a secret."""
+
+RECALL_MUTATIONS_MAX = 256
+RECALL_PATCH_BYTES_MAX = 4096
+RECALL_MUTATION_STEPS_MAX = 10_000
+"""Patches for equal objects that a worker caches, the size of one, about 30 KiB decoded
+with its key, and the steps in which the rules run once more before it is cached: 5 ms
+of a 20 ms slice. A full cache is cleared."""
 
 RECALL_REVIEW_BYTES_MAX = 64 * 1024
 """Larger reviews are always evaluated: Pods are smaller, and no client can make a
@@ -677,6 +688,10 @@ at once for as long as it took, at most so long: else each of them holds a threa
 IMAGE_TRUST_RETRY_S = 60
 """Time for which a failure to read a TUF repository is remembered."""
 
+LAYOUT_ENTRIES_MAX = 1000
+"""Entries of one OCI image layout, each of which is read to find what refers to an
+image: with signatures and attestations of some hundred images."""
+
 REGISTRY_TOKEN_BYTES_MAX = 256 * 1024
 """Response of a token service; tokens are sent in headers, whose usual limit is 64
 KiB."""
@@ -722,8 +737,25 @@ REGISTRY_LOOKUPS_MAX = 16
 """Names that are looked up at once for registries, one thread each: the resolver gives
 up a name after 10 to 30 s, and cannot be stopped before."""
 
-REGISTRY_IDLE_PER_HOST_MAX = 4
+LOOKUP_S_MAX = 5
+"""How long an expression waits for the addresses of a name: half of a review's time by
+default. A name server answers in milliseconds, or its answer is lost."""
+
+REGISTRY_IDLE_PER_HOST_MAX = 8
 """Connections to one registry that stay open for the next call."""
+
+IMAGE_RECORD_CHARACTERS_MAX = 256 * 1024
+"""The annotation with outcomes of images: the API server stores no more of all
+annotations of an object."""
+
+IMAGE_RECORD_ENTRIES_MAX = 1000
+"""Outcomes of one object that are read, each compared with the imageReferences of
+rules; an entry takes 100 characters or more, and a Pod has some dozen images."""
+
+IMAGES_AT_ONCE_MAX = 8
+"""Images of one review that are verified at once: by the thread of the review, and by
+helpers, one fewer than this, which the reviews of a process share. More threads than
+these would only wait for each other to compute."""
 
 IMAGE_REVIEWS_WAITING_MAX = 64
 """Reviews of one worker that wait for a thread to verify images; more are answered by

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -84,11 +84,8 @@ def measure(pods: int, folder: Path) -> Row:
 
 def create_pods(plane: ControlPlane, api: Api, count: int) -> None:
     """Create Pods, every other one of which violates policies."""
-    account = {"metadata": {"name": "default"}}
-    status, _ = api.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")
-    if status != 200:
-        api.create("/api/v1/namespaces/default/serviceaccounts", account)
-    samples = [_sample(number) for number in range(2)]
+    account(api)
+    samples = [sample(number) for number in range(2)]
     bodies = (
         {**raw, "metadata": {**raw["metadata"], "name": f"pod-{number}"}}
         for number in range(count)
@@ -97,7 +94,16 @@ def create_pods(plane: ControlPlane, api: Api, count: int) -> None:
     create_all(plane, "/api/v1/namespaces/default/pods", bodies)
 
 
-def _sample(number: int) -> Row:
+def account(api: Api) -> None:
+    """Create the ServiceAccount of the Pods, unless its controller was first."""
+    raw = {"metadata": {"name": "default"}}
+    status, _ = api.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")
+    if status != 200:
+        api.create("/api/v1/namespaces/default/serviceaccounts", raw)
+
+
+def sample(number: int) -> Row:
+    """Return a Pod without a name; every other number violates policies."""
     body = list(REVIEWS.values())[number]
     raw: Row = copy.deepcopy(body[0]["request"]["object"])
     kept = ("labels", "annotations")
@@ -135,12 +141,14 @@ class Bench:
         self._api = api
         self._stored = stored
         self._pods = pods
+        self._used: dict[int, tuple[str, float]] = {}
 
     def run(self, folder: Path) -> Row:
         """Return all figures."""
         extra = {"REPORTS_WORKERS": "1", "POD_NAME": "one"}
         product = Product(self._plane, folder, 1, extra)
         self._plane.audit.mark()
+        self._used = self._cpu(product)
         began_s = time.monotonic()
         product.start()
         try:
@@ -157,21 +165,21 @@ class Bench:
             "first_scan_s": round(stored.last_s - stored.first_s, 1),
         }
         self._settle(product, 1)
-        row |= self._cost("first")
+        row |= self._cost("first", product)
         row |= self._memory(product)
         row["bytes_per_report"] = self._bytes()
         path = f"{POLICIES}/{self._name('privileged')}"
-        with self._step("annotation", row):
+        with self._step("annotation", row, product):
             self._api.patch(path, {"metadata": {"annotations": {"note": "n"}}})
             time.sleep(_QUIET_S)
-        with self._step("rule", row):
+        with self._step("rule", row, product):
             start_s = time.monotonic()
             self._change_rule(path)
             before = self._stored.changes
             wait_for(lambda: self._stored.changes > before, "nothing changes", 120)
             self._settle(product, 2)
             row["rule_s"] = round(self._stored.last_s - start_s, 1)
-        with self._step("restart", row):
+        with self._step("restart", row, product):
             os.kill(product.processes()["reports"], signal.SIGKILL)
             self._settle(product, 3)
         return row
@@ -198,12 +206,33 @@ class Bench:
         time.sleep(2)
 
     @contextmanager
-    def _step(self, name: str, row: Row) -> Iterator[None]:
+    def _step(self, name: str, row: Row, product: Product) -> Iterator[None]:
         self._plane.audit.mark()
+        self._used = self._cpu(product)
         yield
-        row |= self._cost(name)
+        row |= self._cost(name, product)
 
-    def _cost(self, name: str) -> Row:
+    def _cpu(self, product: Product) -> dict[int, tuple[str, float]]:
+        """Return the CPU time of the control plane and the pod so far, by process."""
+        plane = self._plane
+        programs = (plane.etcd, plane.apiserver, plane.controller_manager)
+        pids = {one.name: one.pid for one in programs}
+        if product.program.is_started:
+            pids |= product.processes()
+        found = {}
+        for name, pid in pids.items():
+            with suppress(psutil.NoSuchProcess):
+                used_s = float(sum(psutil.Process(pid).cpu_times()[:2]))
+                found[pid] = name, used_s
+        return found
+
+    def _cost(self, name: str, product: Product) -> Row:
+        none = ("", 0.0)
+        used_s = {
+            program: round(now_s - self._used.get(pid, none)[1], 1)
+            for pid, (program, now_s) in self._cpu(product).items()
+        }
+        told = self._plane.audit.asked(f":{REPORTS}", writes=True)
         asked = [
             one
             for one in self._plane.audit.asked(f":{REPORTS}")
@@ -213,18 +242,15 @@ class Bench:
         return {
             f"{name}_writes": sum(verbs[one] for one in _WRITES),
             f"{name}_calls": dict(verbs),
+            f"{name}_events": sum(one.resource == "events" for one in told),
+            f"{name}_cpu_s": used_s,
         }
 
     def _memory(self, product: Product) -> Row:
         processes = product.processes()
         found = {name: psutil.Process(pid) for name, pid in processes.items()}
         pss = {name: pss_mib(one) for name, one in found.items()}
-        cpu = {name: round(sum(one.cpu_times()[:2]), 1) for name, one in found.items()}
-        return {
-            "pss_mib": pss,
-            "pod_pss_mib": round(sum(pss.values()), 1),
-            "cpu_s": cpu,
-        }
+        return {"pss_mib": pss, "pod_pss_mib": round(sum(pss.values()), 1)}
 
     def _bytes(self) -> int:
         path = POLICY_REPORTS.of_namespace.collection("default")

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import yaml
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -174,6 +175,29 @@ def envelope_for(statement: Mapping[str, Any], signer: Signer) -> bytes:
             "signatures": [{"keyid": "", "sig": signature}],
         }
     ).encode()
+
+
+def signed_policy(host: str, signer: Signer) -> str:
+    """Return a policy, as YAML: images of the host are signed by this key."""
+    keys = {"publicKeys": signer.pem, "rekor": {"ignoreTlog": True}}
+    rule = {
+        "name": "verify",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        "verifyImages": [
+            {
+                "imageReferences": [f"{host}/*"],
+                "attestors": [{"entries": [{"keys": keys}]}],
+            }
+        ],
+    }
+    return yaml.safe_dump(
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": "signed"},
+            "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
+        }
+    )
 
 
 @dataclass

@@ -157,6 +157,12 @@ EXITS: Final = {
         (INPUT, "an image reference that cannot be used"),
         (STATE, "the registry refuses or cannot be reached"),
     ),
+    "images": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
+    "images explain": _exits(
+        (OK, "every block that is about the image passes, or skips it"),
+        (FAILED, "a block fails or ends in an error, or a flag or a policy is wrong"),
+        (INPUT, "a folder that is no image layout"),
+    ),
     "cleanup": _exits(
         (OK, "the objects are shown"),
         (FAILED, "an object could not be listed or evaluated, or a flag is wrong"),

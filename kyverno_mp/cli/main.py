@@ -49,6 +49,10 @@ _COMMANDS = {
     ),
     "cleanup": ("commands.cleanup", "Shows what clean-up policies would delete now."),
     "oci": ("commands.oci", "Keeps policies in image registries."),
+    "images": (
+        "commands.images",
+        "Explains how policies verify the signatures of an image.",
+    ),
     "migrate": (
         "commands.migrate",
         "Stores custom resources in their storage version.",

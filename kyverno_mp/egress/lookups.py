@@ -1,7 +1,8 @@
 """Resolve names within a deadline: a slow name server holds up nobody past it.
 
 Room: egress. Takes: a resolver that may hang, host names. Gives: Lookups.
-Next: egress/registries.py. May touch: threads of its own; DNS through the resolver.
+Next: egress/registries.py, egress/services.py.
+May touch: threads of its own; DNS through the resolver.
 Source: docs/behaviour/lessons 4.2 rows 5-8 (no wait without a bound).
 
 The C library's resolver takes no timeout, and the author of a Pod chooses the name. So
@@ -14,8 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 
-from kyverno_mp.errors import DeadlinePassed
-from kyverno_mp.limits import REGISTRY_LOOKUPS_MAX
+from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
+from kyverno_mp.limits import LOOKUP_S_MAX, REGISTRY_LOOKUPS_MAX
 
 
 class Lookups:
@@ -36,6 +37,16 @@ class Lookups:
             return self._begun(host, deadline_ns).result(_left_s(deadline_ns))
         except FutureTimeout:
             raise _late(host) from None
+
+    def soon(self, host: str) -> list[str]:
+        """Return the addresses, for a caller that knows no deadline.
+
+        Raises: KubeUnavailable (``reach.dns``); what the resolver raises.
+        """
+        try:
+            return self(host, time.monotonic_ns() + LOOKUP_S_MAX * 10**9)
+        except DeadlinePassed as error:
+            raise KubeUnavailable("reach.dns", error.message) from error
 
     def _begun(self, host: str, deadline_ns: int) -> "Future[list[str]]":
         with self._lock:

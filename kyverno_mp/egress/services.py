@@ -1,7 +1,8 @@
 """Call services by URL for policies: one DNS lookup, bounded, without our tokens.
 
 Room: egress. Takes: ApiRequest with a URL. Gives: the response body. Next:
-egress/api_calls.py. May touch: DNS through egress/hosts.py, one socket, the token file.
+egress/api_calls.py.
+May touch: DNS through egress/lookups.py, one socket, the token file.
 Source: docs/behaviour/engine 3.7 (service); docs/behaviour/lessons 4.2 rows 13, 19-24.
 
 The name is resolved once and the connection goes to the checked address; the
@@ -20,6 +21,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.egress.addresses import Address, Target, UrlRules, allowed, target_of
+from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, KubeUnavailable
 from kyverno_mp.expr.cel.outside import HttpRequest
 from kyverno_mp.kube.connection import Connection
@@ -61,7 +63,7 @@ class Services:
         user_agent: str,
     ) -> None:
         self._rules = rules
-        self._resolve = resolve
+        self._resolve = Lookups(resolve)
         self._user_agent = user_agent
 
     def call(self, request: ApiRequest, deadline_ns: int) -> bytes:
@@ -100,13 +102,15 @@ class Services:
         self, request: ApiRequest, body: bytes | None, deadline_ns: int
     ) -> "_Answer":
         target = target_of(request.url)
-        try:
-            found = self._resolve(target.host)
-        except KubeUnavailable as error:
-            raise ExpressionFailed("reach.dns", error.message) from error
-        addresses = allowed(target, found, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
         own_ns = time.monotonic_ns() + int(self._rules.timeout_s * 1e9)
         deadline_ns = deadline_ns or own_ns + 1
+        try:
+            found = self._resolve(target.host, min(deadline_ns, own_ns))
+        except KubeUnavailable as error:
+            raise ExpressionFailed("reach.dns", error.message) from error
+        except DeadlinePassed as error:
+            raise _late(error.message, own_ns, deadline_ns) from error
+        addresses = allowed(target, found, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
         connection = Connection(
             target.host,
             target.port,
@@ -121,10 +125,7 @@ class Services:
             return _Answer(answer.status, answer.reason, self._read(answer))
         except TimeoutError as error:
             text = f"{target.host} did not answer in time"
-            if own_ns < deadline_ns:
-                # The call's own timeout has passed, not the caller's deadline.
-                raise ExpressionFailed("context.apicall", text) from error
-            raise DeadlinePassed("reach.deadline", text) from error
+            raise _late(text, own_ns, deadline_ns) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise ExpressionFailed(
                 "context.apicall",
@@ -174,6 +175,15 @@ class Services:
             return Path(self._rules.token_file).read_text().strip()
         except (OSError, UnicodeDecodeError):
             return ""
+
+
+def _late(
+    text: str, own_ns: int, deadline_ns: int
+) -> ExpressionFailed | DeadlinePassed:
+    if own_ns < deadline_ns:
+        # The call's own timeout has passed, not the caller's deadline.
+        return ExpressionFailed("context.apicall", text)
+    return DeadlinePassed("reach.deadline", text)
 
 
 def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:

@@ -1,7 +1,8 @@
 """Record which parts of a value are read, and extract those parts.
 
-Room: expr. Takes: marks by pattern/reads.py and jmespath/reads.py. Gives: Reads, and
-``cutter(reads)``, which makes the part of a value that is read.
+Room: expr. Takes: marks by pattern/reads.py, jmespath/reads.py and cel/reads.py. Gives:
+Reads; Found, the places that a value may come from; ``cutter(reads)``, which makes the
+part of a value that is read.
 Next: program/recall.py.
 May touch: nothing outside its arguments.
 
@@ -11,13 +12,16 @@ the lengths of lists. Marking too much is always correct. Tested by
 tests/fuzz/test_reads_fuzz.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
 from typing import Final
 
 from kyverno_mp.values.jsonvalue import Json
 
 Cut = Callable[[Json], Json]
 
+_TEXT: Final = frozenset({str})
 _WHOLE_BELOW: Final = 3
 """PERF: maps with fewer names are small, e.g. a securityContext; keeping one whole is
 faster than extracting parts. Lists are extracted anyway: volumeMounts name random
@@ -28,15 +32,17 @@ class Reads:
     """The reads of one place: ``fields`` of a map, ``each`` element of a list.
 
     ``whole``: everything is read; ``names``: all keys of a map are read. If a place has
-    no marks, only its type is read.
+    no marks, only its type is read. ``texts``, of the key by which the elements of a
+    list are told apart: it is only compared with these, and with those of the others.
     """
 
-    __slots__ = ("_each", "fields", "names", "whole")
+    __slots__ = ("_each", "fields", "names", "texts", "whole")
 
     def __init__(self) -> None:
         self.whole = False
         self.names = False
         self.fields: dict[str, Reads] = {}
+        self.texts: frozenset[str] | None = None
         self._each: Reads | None = None
 
     def field(self, name: str) -> "Reads":
@@ -65,8 +71,60 @@ class Reads:
             self.each.add(other.element)
 
 
+class ReadsUnknown(Exception):
+    """The reads of an expression are unknown."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The possible origins of a value: one of ``places``, or a list of ``items``.
+
+    With neither, all reads of the value are already marked.
+    """
+
+    places: tuple[Reads, ...] = ()
+    items: tuple["Found", ...] = ()
+    bound: Mapping[str, "Found"] = field(default_factory=dict)
+    """Names that shadow those of the place, e.g. ``element`` in a loop."""
+
+    def read_whole(self) -> None:
+        """Mark everything that the value may contain."""
+        for place in self.places:
+            place.whole = True
+        for item in self.items:
+            item.read_whole()
+
+    def elements(self) -> "Found":
+        """Return the possible origins of an element, if the value is a list."""
+        return both(Found(tuple([p.each for p in self.places])), *self.items)
+
+    def named(self, name: str) -> "Found":
+        """Return the possible origins of the value's member ``name``."""
+        if name in self.bound:
+            return self.bound[name]
+        return Found(tuple([place.field(name) for place in self.places]))
+
+
+def both(*found: Found) -> Found:
+    """Return the union of these origins."""
+
+    def join(one: Found, other: Found) -> Found:
+        return Found(
+            _without_twins(one.places + other.places),
+            _without_twins(one.items + other.items),
+        )
+
+    return reduce(join, found, Found())
+
+
+def _without_twins(found: tuple) -> tuple:  # type: ignore[type-arg]
+    return tuple({id(each): each for each in found}.values())
+
+
 def cutter(reads: Reads, depth: int = 0) -> Cut | None:
     """Compile a function that extracts the parts read; None if that is everything."""
+    if reads.texts is not None:
+        return _masked(reads.texts)
     if reads.whole or (depth >= _WHOLE_BELOW and not _has_lists(reads)):
         return None
     cut_items: Cut = _nothing
@@ -75,6 +133,9 @@ def cutter(reads: Reads, depth: int = 0) -> Cut | None:
         if cut_item is None and not (reads.fields or reads.names):
             return None
         cut_items = _as_it_is if cut_item is None else _each(cut_item)
+        for name, below in reads.element.fields.items():
+            if cut_item is not None and below.texts is not None:
+                cut_items = _told_apart(name, cut_items)
     names = tuple(
         (name, cutter(below, depth + 1)) for name, below in reads.fields.items()
     )
@@ -94,6 +155,22 @@ def _as_it_is(values: Json) -> Json:
 
 def _each(cut_item: Cut) -> Cut:
     return lambda values: list(map(cut_item, values))
+
+
+def _masked(texts: frozenset[str]) -> Cut:
+    return lambda value: value if value in texts else None
+
+
+def _told_apart(key: str, cut_items: Cut) -> Cut:
+    """Refuse a list whose elements are not told apart by different texts."""
+
+    def cut_different(values: Json) -> Json:
+        texts = {value[key] for value in values}
+        if len(texts) < len(values) or not _TEXT.issuperset(map(type, texts)):
+            raise ValueError(key)
+        return cut_items(values)
+
+    return cut_different
 
 
 def _has_lists(reads: Reads) -> bool:
@@ -137,3 +214,45 @@ def _cut_names(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
         return part
 
     return cut_names
+
+
+class Strangers:
+    """Puts unknown content wherever an extract has left something out.
+
+    Code that reads the marked parts only carries it along, and it appears in a result
+    if the result contains anything that was not read. Each is different.
+    """
+
+    __slots__ = ("_count",)
+
+    WORD: Final = "\0stranger"
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def put_into(self, reads: Reads, part: Json, depth: int = 0) -> Json:
+        """Return a part that ``cutter(reads, depth)`` has made, with such content."""
+        if reads.texts is not None:
+            return self._next() if part is None else part
+        if cutter(reads, depth) is None:
+            return part
+        if type(part) is list:
+            below = reads.element
+            if below is None:
+                return [self._next()]
+            return [self.put_into(below, item, depth) for item in part]
+        if type(part) is not dict:
+            return part
+        found = {
+            name: self.put_into(reads.fields.get(name, _UNREAD), item, depth + 1)
+            for name, item in part.items()
+        }
+        found[self._next()] = self._next()
+        return found
+
+    def _next(self) -> str:
+        self._count += 1
+        return f"{self.WORD}{self._count}"
+
+
+_UNREAD: Final = Reads()

@@ -61,6 +61,14 @@ _HASHES: Final[dict[str, Callable[[], hashes.HashAlgorithm]]] = {
     "sha384": hashes.SHA384,
     "sha512": hashes.SHA512,
 }
+_SERVICES: Final = {
+    "awskms": "AWS KMS",
+    "azurekms": "Azure Key Vault",
+    "gcpkms": "Google Cloud KMS",
+    "hashivault": "HashiCorp Vault",
+    "pkcs11": "a PKCS#11 token",
+    "gitlab": "GitLab",
+}
 _UNDECODED: Final = "PEM decoding failed"
 
 
@@ -173,6 +181,10 @@ def _unread(reference: str) -> str:
     SAFETY: upstream opens files, environment variables and URLs that the author of a
     policy names.
     """
+    service = _SERVICES.get(reference.strip().partition(":")[0])
+    if service is not None:
+        text = f"this version has no provider for keys of {service}"
+        return f"open {reference}: {text}; give the key inline as PEM"
     scheme, colon, _ = reference.partition("://")
     if colon and scheme not in ("k8s", "env", "http", "https"):
         return f"loading URL: unrecognized scheme: {scheme}://"

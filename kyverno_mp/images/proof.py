@@ -36,10 +36,10 @@ from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 SIGNATURE: Final = "dev.cosignproject.cosign/signature"
-_CERTIFICATE: Final = "dev.sigstore.cosign/certificate"
+CERTIFICATE: Final = "dev.sigstore.cosign/certificate"
 _CHAIN: Final = "dev.sigstore.cosign/chain"
-_BUNDLE: Final = "dev.sigstore.cosign/bundle"
-_TIMESTAMP: Final = "dev.sigstore.cosign/rfc3161timestamp"
+BUNDLE: Final = "dev.sigstore.cosign/bundle"
+TIMESTAMP: Final = "dev.sigstore.cosign/rfc3161timestamp"
 UNTRUSTED: Final = (
     ". Check your TUF root (see cosign initialize) or set a custom root with env var"
     " SIGSTORE_ROOT_FILE"
@@ -145,7 +145,7 @@ def read_proof(layer: Layer, terms: Terms) -> Proof:
     if layer.problem:
         raise Unproved(layer.problem)
     # KYVERNO: a damaged bundle fails even where the log is ignored.
-    promise = parse_bundle(layer.annotations.get(_BUNDLE))
+    promise = parse_bundle(layer.annotations.get(BUNDLE))
     text = layer.annotations.get(SIGNATURE)
     if type(text) is not str:
         raise Unproved(
@@ -154,7 +154,7 @@ def read_proof(layer: Layer, terms: Terms) -> Proof:
     signature = base64_bytes(text)
     if signature is None:
         raise Unproved("the signature is not base64")
-    certificates = _certificates(layer, _CERTIFICATE)
+    certificates = _certificates(layer, CERTIFICATE)
     certificate = certificates[0] if certificates else None
     return Proof(
         signature,
@@ -178,7 +178,7 @@ def _certificates(layer: Layer, name: str) -> list[x509.Certificate]:
 
 def _stamped(layer: Layer, signature: bytes, terms: Terms) -> datetime | None:
     """Return the time of the timestamp; one that is missing is no error."""
-    text = layer.annotations.get(_TIMESTAMP)
+    text = layer.annotations.get(TIMESTAMP)
     if text is None or text == "":
         return None
     prefix = "unmarshaling RFC3161 timestamp bundle"

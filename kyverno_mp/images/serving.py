@@ -101,6 +101,10 @@ class ServedReview:
         )
         return found
 
+    def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
+        """Run the parts, several at once."""
+        self._review.at_once(parts, deadline_ns)
+
     def _once(
         self,
         kind: str,

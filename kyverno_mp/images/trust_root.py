@@ -21,7 +21,12 @@ from typing import Any, Final, TypeAlias
 
 from cryptography import x509
 
-from kyverno_mp.errors import DeadlinePassed, Error, ExpressionFailed
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    Error,
+    ExpressionFailed,
+    RegistryUnavailable,
+)
 from kyverno_mp.images.certificates import all_certificates
 from kyverno_mp.images.keys import Unproved, failed
 from kyverno_mp.images.logkeys import LogKeys, log_keys
@@ -69,7 +74,10 @@ class TufTrustRoot:
     forgotten after a minute.
     """
 
-    def __init__(self, mirror: str, root: bytes, fetch: Fetch) -> None:
+    def __init__(
+        self, mirror: str, root: bytes | Callable[[int], bytes], fetch: Fetch
+    ) -> None:
+        """``root``: the first root metadata, or what reads it before a deadline."""
         self._mirror = mirror.rstrip("/")
         self._root = root
         self._fetch = fetch
@@ -150,9 +158,12 @@ class TufTrustRoot:
         # SAFETY: keys are not used longer than their time, even if the mirror is gone.
         self._files = None
         try:
+            root = self._root
+            if not isinstance(root, bytes):
+                root = root(deadline_ns)
             with tempfile.TemporaryDirectory() as folder:
                 self._files = _read_files(
-                    folder, self._mirror, self._root, self._fetch, deadline_ns
+                    folder, self._mirror, root, self._fetch, deadline_ns
                 )
             self._until = time.monotonic() + IMAGE_TRUST_S
         except DeadlinePassed:
@@ -160,6 +171,9 @@ class TufTrustRoot:
             now = time.monotonic()
             self._pause_until = now + min(now - begun, IMAGE_TRUST_PAUSE_S)
             raise
+        except (ExpressionFailed, RegistryUnavailable) as error:
+            self._failure = error.message
+            self._until = time.monotonic() + IMAGE_TRUST_RETRY_S
         except _TufFailed as error:
             text = "updating local metadata and targets: error updating to TUF remote"
             self._failure = f"{text} mirror: tuf: {error}"

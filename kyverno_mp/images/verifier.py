@@ -9,7 +9,8 @@ A tag is resolved once per review; what is verified and what is written into the
 is that digest.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -25,6 +26,7 @@ from kyverno_mp.errors import (
     RegistryUnavailable,
 )
 from kyverno_mp.images.artifacts import NOT_FOUND, Artifacts, Descriptor, parsed
+from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.cosign import (
     check_annotations,
     verified_payloads,
@@ -34,6 +36,7 @@ from kyverno_mp.images.identity import require_identity
 from kyverno_mp.images.keys import Unproved, failed
 from kyverno_mp.images.log_search import Send, search_log
 from kyverno_mp.images.proof import Layer, Terms
+from kyverno_mp.images.references import NO_PROVIDERS, KeyProviders, referenced_key
 from kyverno_mp.images.rekor_entry import Signed
 from kyverno_mp.images.terms import NoTrustRoot, TrustRoot, terms_of
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
@@ -49,10 +52,16 @@ _NOTARY: Final = "Notary"
 _BUNDLE: Final = "SigstoreBundle"
 
 
+class _Held(threading.local):
+    """When the certificates end of what one thread has verified."""
+
+    end: datetime | None = None
+
+
 class ImageReview:
     """The images of one review."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - independent facts, most of them keyword-only
         self,
         client: Callable[[RegistryAccess], Client],
         now: Callable[[], datetime],
@@ -61,12 +70,15 @@ class ImageReview:
         trust: TrustRoot | None = None,
         send: Send | None = None,
         tenants_send: Send | None = None,
+        helpers: Helpers | None = None,
+        providers: KeyProviders = NO_PROVIDERS,
     ) -> None:
         """``deadline_ns``: returns the end of one read within a review's deadline.
 
         ``trust``: what holds where a policy names no keys; ``send``: asks
         transparency logs, without it a signature needs a bundle; ``tenants_send``:
-        does so for namespaced policies, None = ``send``.
+        does so for namespaced policies, None = ``send``; ``helpers``: verify several
+        images at once; ``providers``: read the keys that references name.
         """
         self._client = client
         self._now = now
@@ -78,15 +90,26 @@ class ImageReview:
         self._failures: dict[
             tuple[str, RegistryAccess], ExpressionFailed | RegistryUnavailable
         ] = {}
-        self._end: datetime | None = None
+        self._helpers = helpers
+        self._providers = providers
+        self._held = _Held()
+
+    def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
+        """Run the parts, several at once if there are helpers."""
+        if self._helpers is not None:
+            self._helpers.run(parts, self._deadline_ns(deadline_ns))
 
     def valid_s(self) -> float:
-        """Return for how long holds what was verified since the last call."""
-        end, self._end = self._end, None
+        """Return for how long holds what this thread has verified since the last call.
+
+        SAFETY: another thread's certificates are not those of this result.
+        """
+        end, self._held.end = self._held.end, None
         return inf if end is None else (end - self._now()).total_seconds()
 
     def _hold(self, end: datetime) -> None:
-        self._end = end if self._end is None else min(end, self._end)
+        held = self._held
+        held.end = end if held.end is None else min(end, held.end)
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
         """Return the digest, resolved once, also if that fails.
@@ -174,6 +197,36 @@ class ImageReview:
             check_annotations([], asked.annotations)
         return [one.content for one in found]
 
+    def attempts(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> Iterator[tuple[Layer, str]]:
+        """Yield each signature of Cosign's form, and why it fails ("": it holds).
+
+        For people: ``verify`` and ``statements`` decide. Raises: as these.
+        """
+        terms = self._terms(asked, self._deadline_ns(deadline_ns))
+        place, digest = self._located(asked, deadline_ns)
+        artifacts = Artifacts(self._client(asked.access))
+        until = self._deadline_ns(deadline_ns)
+        layers: list[Layer] = []
+        if asked.oci11 and not asked.predicate_type:
+            with suppress(InputError, DependencyError):
+                layers = artifacts.referrers(place, digest, until)
+        suffix = "att" if asked.predicate_type else "sig"
+        layers = layers or artifacts.signatures(place, digest, suffix, until)
+        for layer in layers:
+            try:
+                if asked.predicate_type:
+                    for one in verified_statements([layer], digest, terms):
+                        require_identity([one.certificate], asked.identity)
+                else:
+                    _verified([layer], digest, terms, asked)
+            except ExpressionFailed as error:
+                reason = error.message.removeprefix("no matching signatures: ")
+                yield layer, reason.removeprefix("no matching attestations: ")
+            else:
+                yield layer, ""
+
     def _terms(self, asked: SignatureQuery, until_ns: int) -> Terms:
         send = self._tenants_send if asked.is_tenants else self._send
 
@@ -190,6 +243,8 @@ class ImageReview:
                     "images.deadline", "the signatures were not checked in time"
                 )
 
+        key = referenced_key(asked.key, self._providers, until_ns)
+        asked = asked._replace(key=key)
         terms = terms_of(asked, self._trust, self._now(), until_ns, search, tick)
         return replace(terms, hold=self._hold)
 

@@ -139,6 +139,11 @@ class Informer(Generic[T]):
             found = self._objects.get(key)
         return found[1] if found else None
 
+    def entry(self, key: Key) -> tuple[str, T] | None:
+        """Return the resource version of one object and its projection."""
+        with self._lock:
+            return self._objects.get(key)
+
     def version_of(self, key: Key) -> str:
         """Return the resource version of one object, "" when there is none."""
         with self._lock:

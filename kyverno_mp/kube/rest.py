@@ -40,6 +40,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.values.jsonvalue import Json
 
 JSON: Final = "application/json"
+JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT", "DELETE"})

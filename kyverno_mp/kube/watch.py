@@ -24,7 +24,7 @@ from kyverno_mp.kube.rest import JSON, Call, Client
 from kyverno_mp.kube.translate import watch_failure
 from kyverno_mp.limits import KUBE_PAGE_OBJECTS
 
-_METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1"
+METADATA_ONLY: Final = "application/json;as={};g=meta.k8s.io;v=v1"
 _LISTS_MAX: Final = 3
 """How often pages may expire during a list before it is requested in one piece."""
 _WATCH_S_LOW: Final = 240
@@ -97,7 +97,7 @@ class WatchScope(msgspec.Struct, frozen=True, kw_only=True):
 
     def accept(self, kind: str) -> str:
         """Return the Accept header for ``kind``."""
-        return _METADATA_ONLY.format(kind) if self.metadata_only else JSON
+        return METADATA_ONLY.format(kind) if self.metadata_only else JSON
 
 
 def list_all(

@@ -14,7 +14,7 @@ versions, managed fields), so that our own status writes cause no compilation.
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -48,9 +48,12 @@ POLICIES: Final = _kyverno("v1", "policies", namespaced=True)
 EXCEPTIONS: Final = _kyverno("v2", "policyexceptions", namespaced=True)
 
 
+CEL_GROUP: Final = "policies.kyverno.io"
+
+
 def _cel(plural: str, *, namespaced: bool) -> Resource:
     return Resource(
-        group="policies.kyverno.io",
+        group=CEL_GROUP,
         version="v1beta1",
         plural=plural,
         namespaced=namespaced,
@@ -135,7 +138,7 @@ class ClusterPolicies:
     @property
     def is_complete(self) -> bool:
         """Return whether all policies in CEL were listed, or cannot exist."""
-        return all(one.synced or _is_not_served(one) for one in self.cel_informers)
+        return all(one.synced or is_not_served(one) for one in self.cel_informers)
 
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
         """Return the plural name of a policy's resource, and its version, 0 if none."""
@@ -311,7 +314,8 @@ def _rbac(plural: str, *, namespaced: bool) -> Resource:
     return Resource(group=_RBAC, version="v1", plural=plural, namespaced=namespaced)
 
 
-def _is_not_served(informer: Informer[bytes]) -> bool:
+def is_not_served(informer: Informer[Any]) -> bool:
+    """Return whether the API server does not have the resource of an informer."""
     return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.events import EventFilter, Events, omitted_reasons
+from kyverno_mp.kube.events import EventFilter, Events, Successes, omitted_reasons
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.pool.event_writer import EventWriter
@@ -87,6 +87,7 @@ class Tools:
     """Acts as the pool's ServiceAccount."""
     election: Election
     events: Events
+    successes: Successes
     metrics: PoolMetrics
     health: HealthReasons = field(default_factory=HealthReasons)
 
@@ -196,7 +197,9 @@ class Coordinator:
         return (f"lease {self._tools.place.lease}: {error}",)
 
 
-def run_coordinator(place: PoolPlace, client: Client, work: Work) -> None:
+def run_coordinator(
+    place: PoolPlace, client: Client, work: Work, successes: Successes
+) -> None:
     """Run until SIGTERM."""
     threading.excepthook = _exit_after_thread_failure
     # Threads inherit the mask: only the main thread waits for signals.
@@ -204,7 +207,7 @@ def run_coordinator(place: PoolPlace, client: Client, work: Work) -> None:
     settings = place.settings
     page = Page.claim(place.pages, place.name)
     recorder = Recorder(page, settings.metrics_series_max)
-    tools = _tools_of(place, client)
+    tools = _tools_of(place, client, successes)
     stopping = threading.Event()
     lease = threading.Thread(
         target=tools.election.run, args=(stopping,), name="lease", daemon=True
@@ -226,7 +229,7 @@ def run_coordinator(place: PoolPlace, client: Client, work: Work) -> None:
     _write(tools, recorder)
 
 
-def _tools_of(place: PoolPlace, client: Client) -> Tools:
+def _tools_of(place: PoolPlace, client: Client, successes: Successes) -> Tools:
     settings = place.settings
     metrics = PoolMetrics()
     client.on_query = metrics.query
@@ -240,7 +243,7 @@ def _tools_of(place: PoolPlace, client: Client) -> Tools:
     events = Events(
         Objects(client),
         identity,
-        event_filter=EventFilter(omitted_reasons(settings.omit_events)),
+        event_filter=EventFilter(omitted_reasons(settings.omit_events), successes),
         queued_max=settings.events_queued_max,
     )
     return Tools(
@@ -248,6 +251,7 @@ def _tools_of(place: PoolPlace, client: Client) -> Tools:
         client=client,
         election=Election(Objects(client.within(terms.timeout_s)), terms),
         events=events,
+        successes=successes,
         metrics=metrics,
     )
 

@@ -71,7 +71,12 @@ def run(start: Start, pools: tuple[str, ...]) -> None:
     site = Site(guard, facts, results, history, watch)
     requests = recorder.series(DASHBOARD_REQUESTS)
     left_out = recorder.series(DASHBOARD_LEFT_OUT)
-    sampler = Sampler(facts, results if watch else None, history)
+    sampler = Sampler(
+        facts,
+        results if watch else None,
+        history,
+        lambda: watch is None or watch.synced,
+    )
 
     def tick() -> None:
         """Take a sample when one is due."""
@@ -166,16 +171,32 @@ def _watch(settings: Settings, results: Results) -> ReportWatch | None:
 class Sampler:
     """Takes samples for charts when they are due."""
 
-    def __init__(self, facts: Facts, results: Results | None, history: History) -> None:
-        """``results`` None: there are no stored reports."""
+    def __init__(
+        self,
+        facts: Facts,
+        results: Results | None,
+        history: History,
+        is_read: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``results`` None: there are no stored reports.
+
+        ``is_read``: whether all stored reports were read. The first sample waits for
+        that, so that a chart does not begin with zeros, but for one interval only.
+        """
         self._facts = facts
         self._results = results
         self._history = history
+        self._is_read = is_read
+        self._latest_s: float | None = None
+        """When the first sample is taken at the latest."""
         self._next_s = 0.0
 
     def take_due(self, now_s: float, time_s: float) -> bool:
         """Take a sample if one is due. ``time_s``: Unix time; ``now_s``: monotonic."""
-        if now_s < self._next_s:
+        if self._latest_s is None:
+            self._latest_s = now_s + self._history.interval_s
+        is_early = now_s < self._latest_s and not self._is_read()
+        if now_s < self._next_s or is_early:
             return False
         activity = self._facts.activity()
         found: dict[Series, Counts] = {Series(REVIEWS): activity.totals}

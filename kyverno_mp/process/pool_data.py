@@ -18,10 +18,12 @@ from kyverno_mp.egress.clients import open_services
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.kinds import KINDS, LiveKinds
+from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.kube.events import Successes
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.policy.configuration import successes_of
 from kyverno_mp.program.matching.filters import (
@@ -57,6 +59,20 @@ class _Configured:
         self.rule_settings = rule_settings_of(configuration)
 
 
+def follow_successes(snapshot: Path) -> Successes:
+    """Return what tells whose success causes an Event; nothing is before it is known.
+
+    KYVERNO: that is the default (generateSuccessEvents).
+    """
+    configured = _follow_configured(snapshot, ControlPage.open(snapshot))
+
+    def successes() -> frozenset[str] | None:
+        current = configured.current()
+        return None if current is None else current.successes
+
+    return successes
+
+
 class PoolData:
     """The data that one pool reads; threads may share it."""
 
@@ -69,9 +85,7 @@ class PoolData:
             name: Follower(snapshot, control, name, _data_of, on_refused=refused)
             for name in (*_NEEDED, KINDS)
         }
-        self._configured: Follower[_Configured] = Follower(
-            snapshot, control, SETTINGS, _configuration_of, on_refused=refused
-        )
+        self._configured = _follow_configured(snapshot, control)
         self._names = _names_of(settings.namespace, account)
         shared = SharedClusterData(
             {name: one.current for name, one in self._followers.items()}
@@ -98,7 +112,7 @@ class PoolData:
                 namespaces=namespaces,
             ),
             random_bytes=os.urandom,
-            resolve_host=resolve_host,
+            resolve_host=Lookups(resolve_host).soon,
             settings=self._rule_settings,
         )
 
@@ -119,13 +133,6 @@ class PoolData:
         """
         filters = self._current().filters
         return filters.skips_request(request) or filters.skips_policies(request)
-
-    def successes(self) -> frozenset[str] | None:
-        """Return the actions whose success causes an Event; None: no success does.
-
-        Raises: SnapshotUnusable before the first publication.
-        """
-        return self._current().successes
 
     def bound_namespaces(self) -> Collection[str]:
         """Return the namespaces in which a RoleBinding names the account."""
@@ -151,6 +158,10 @@ class PoolData:
     def _kinds(self) -> Json | None:
         segment = self._followers[KINDS].current()
         return None if segment is None else segment.get(KINDS)
+
+
+def _follow_configured(snapshot: Path, control: ControlPage) -> Follower[_Configured]:
+    return Follower(snapshot, control, SETTINGS, _configuration_of, on_refused=refused)
 
 
 def _data_of(segment: Segment, _previous: DataSegment | None) -> DataSegment:

@@ -13,7 +13,7 @@ from typing import Final
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT
 from kyverno_mp.pool.account import open_client_as
 from kyverno_mp.pool.coordinator import PoolPlace, Tools, run_coordinator
-from kyverno_mp.process.pool_data import PoolData
+from kyverno_mp.process.pool_data import PoolData, follow_successes
 from kyverno_mp.process.start import Start
 
 _POLL_S: Final = 0.1
@@ -40,4 +40,5 @@ def run_pool(start: Start, name: str, account: str, work: PoolWork) -> None:
                 return
         work(tools, data, stop)
 
-    run_coordinator(place, open_client_as(settings, account), work_on_data)
+    client = open_client_as(settings, account)
+    run_coordinator(place, client, work_on_data, follow_successes(place.snapshot))

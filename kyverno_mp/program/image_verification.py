@@ -44,6 +44,9 @@ class UnreadImages:
     verify = digest
     statements = digest
 
+    def at_once(self, *_parts: object) -> None:
+        """Ask nothing ahead."""
+
 
 def link_image_rules(compiled: CompiledPolicy) -> list[LinkedImageRule]:
     """Link all verifyImages rules of a policy that this version evaluates."""

@@ -8,6 +8,7 @@ Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.1.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeAlias
 
 from kyverno_mp.errors import (
@@ -27,6 +28,7 @@ from kyverno_mp.program.image_verification import (
     UnreadImages,
     verify_request,
 )
+from kyverno_mp.program.images.earlier import recorded_before
 from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.matching.candidates import RuleSource
@@ -39,6 +41,12 @@ from kyverno_mp.program.mutation import (
     answer_patch,
     is_standard,
     mutate_request,
+)
+from kyverno_mp.program.mutation_recall import (
+    MutationCache,
+    MutationKey,
+    MutationRecall,
+    recall_of,
 )
 from kyverno_mp.program.namespace_reads import reads_namespace
 from kyverno_mp.program.planner import SLOW, Picked, PlannerOf
@@ -66,27 +74,31 @@ class _Prepared:
     """The part that is the same for every request with these candidates."""
 
     __slots__ = (
+        "_is_recall_linked",
+        "_recall",
         "asking",
+        "cache",
         "calls",
+        "earlier",
         "fails",
         "images",
         "policies",
         "reads_namespace",
         "reads_registry",
-        "records_alone",
     )
 
     def __init__(
         self,
         policies: list[MutatingPolicy],
         images: list[ImagePolicy],
-        *,
-        records_alone: bool,
+        cache: MutationCache,
+        earlier: list[ImagePolicy],
     ) -> None:
         self.policies = policies
         self.images = images
-        self.records_alone = records_alone
-        """No other path verifies images of such objects."""
+        self.cache = cache
+        self.earlier = earlier
+        """Those of other paths that may have recorded outcomes before."""
         everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
         everything = [*self.policies, *self.images]
         self.fails = any(p.failure_policy == "Fail" for p, _ in everything)
@@ -107,6 +119,15 @@ class _Prepared:
             for policy, listed in everything
             for rule in listed
         )
+        self._recall: MutationRecall | None = None
+        self._is_recall_linked = bool(images) or not policies
+
+    def recall(self, request: Request) -> MutationRecall | None:
+        """Return the recall of the rules, linked with the first object."""
+        if not self._is_recall_linked:
+            self._recall = recall_of(self.policies, request.object)
+            self._is_recall_linked = True
+        return self._recall
 
 
 class MutationPlan:
@@ -141,17 +162,32 @@ class MutationPlan:
         also: Preempted.
         """
         context = self._engine.open(self._request, deadline_ns, pace)
-        done = self._begun = Mutations([], [])
         prepared = self._prepared
+        recall = prepared.recall(self._request)
+        key = None if recall is None else recall.key(self._request)
+        if recall is not None and key is not None:
+            known = prepared.cache.find(key)
+            recall.count(known)
+            if known is not None:
+                return known.outcome(self._request)
+        done = self._begun = Mutations([], [])
         if prepared.policies or not prepared.images:
             mutate_request(prepared.policies, context, done)
+        if recall is not None and key is not None:
+            self._remember(recall, key, done)
         if prepared.images and not done.refusal:
             begin = self._engine.cluster_data.reviewed_images
             images = begin() if begin is not None else UnreadImages(_NO_REGISTRY)
-            self._verify(
-                prepared.images, images, done, context, owns=prepared.records_alone
-            )
+            self._verify(prepared.images, images, done, context)
         return done
+
+    def _remember(
+        self, recall: MutationRecall, key: MutationKey, done: Mutations
+    ) -> None:
+        """Cache what a request got whose key came before."""
+        cache = self._prepared.cache
+        if cache.is_met(key):
+            cache.keep(key, recall.learned(key, self._request, done))
 
     def _verify(
         self,
@@ -159,21 +195,20 @@ class MutationPlan:
         images: ReviewedImages,
         done: Mutations,
         context: RequestContext,
-        *,
-        owns: bool,
     ) -> None:
         """Verify the images of the changed object; ``done`` gets the whole patch.
 
-        ``owns``: a record that no rule has written does not stay. Raises: as
-        ``verify_request``, BudgetExceeded for a patch that is too large.
+        Raises: as ``verify_request``, BudgetExceeded for a patch that is too large.
         """
         resource = self._request.object if done.reached is None else done.reached[1]
-        state = ImageState(images, resource)
         within = self._changed_context(context, resource)
+        before = recorded_before(self._prepared.earlier, within)
+        state = ImageState(
+            images, resource, enforced=before.enforced, audited=before.audited
+        )
         done.verified = verify_request(policies, within, state, done.left_out)
-        if owns:
-            # SAFETY: it came with the object, and proves nothing.
-            state.resource = annotated(state.resource, state.outcomes)
+        # SAFETY: what no rule has written came with the object, and proves nothing.
+        state.resource = annotated(state.resource, state.outcomes)
         if state.resource is not resource:
             done.patch = answer_patch(context, state.resource)
 
@@ -237,9 +272,7 @@ class MutationPlan:
             for policy, rules in self._prepared.images
             if not any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
         ]
-        prepared = self._prepared
-        owns = prepared.records_alone or len(rest) < len(prepared.images)
-        self._verify(rest, UnreadImages(_TOO_LATE), done, context, owns=owns)
+        self._verify(rest, UnreadImages(_TOO_LATE), done, context)
 
 
 class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
@@ -248,11 +281,15 @@ class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
     __slots__ = ()
 
     def __init__(self, engine: Engine, source: RuleSource[Changing]) -> None:
-        super().__init__(engine, source, _prepare, MutationPlan)
+        super().__init__(
+            engine, source, partial(_prepare, MutationCache()), MutationPlan
+        )
 
 
 def _prepare(
-    picked: Picked[Changing], elsewhere: Sequence[PolicyCandidates[Changing]]
+    cache: MutationCache,
+    picked: Picked[Changing],
+    elsewhere: Sequence[PolicyCandidates[Changing]],
 ) -> _Prepared | None:
     policies: list[MutatingPolicy] = []
     images: list[ImagePolicy] = []
@@ -265,9 +302,26 @@ def _prepare(
             images.append((policy, verifying))
     if not (policies or images):
         return None
-    alone = bool(images) and not any(
-        isinstance(ref.linked, LinkedImageRule)
-        for candidate in elsewhere
-        for ref in candidate.rules
-    )
-    return _Prepared(policies, images, records_alone=alone)
+    return _Prepared(policies, images, cache, _earlier(images, elsewhere))
+
+
+def _earlier(
+    images: list[ImagePolicy], elsewhere: Sequence[PolicyCandidates[Changing]]
+) -> list[ImagePolicy]:
+    """Return the policies of paths that the API server calls before this one.
+
+    It calls webhooks in the order of their names, which begin with the failure policy:
+    first Fail, then Ignore. Among fine-grained ones, any may be before the other.
+    """
+    found: list[ImagePolicy] = []
+    for candidate in elsewhere if images else ():
+        if candidate.policy.failure_policy > images[0][0].failure_policy:
+            continue
+        rules = [
+            linked
+            for ref in candidate.rules
+            if isinstance(linked := ref.linked, LinkedImageRule)
+        ]
+        if rules:
+            found.append((candidate.policy, rules))
+    return found

@@ -152,6 +152,13 @@ class ReviewedImages(Protocol):
     ) -> Sequence[dict[str, Json]]:
         """Return what the attestor states about the image. Raises: as ``digest``."""
 
+    def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
+        """Run the parts of a review's work, in several threads if some are free.
+
+        Each is about another image, and may use this port. At the deadline those that
+        have not begun are dropped. Raises: what a part raises.
+        """
+
 
 class ManifestQuery(NamedTuple):
     """One attestor of an object that was signed as YAML.

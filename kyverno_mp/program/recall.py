@@ -50,7 +50,7 @@ class CachedVerdict(NamedTuple):
     messages: tuple[str, ...]
 
 
-_Key = tuple[object, bytes, tuple[bool, ...]]
+Key = tuple[object, bytes, tuple[bool, ...]]
 """(a batch, the fields that its rules read, which of its match blocks match)."""
 
 
@@ -60,13 +60,13 @@ class VerdictCache:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[_Key, CachedVerdict] = {}
+        self._known: dict[Key, CachedVerdict] = {}
 
-    def find(self, key: _Key) -> CachedVerdict | None:
+    def find(self, key: Key) -> CachedVerdict | None:
         """Return the cached verdict, if any."""
         return self._known.get(key)
 
-    def keep(self, key: _Key, verdict: CachedVerdict) -> None:
+    def keep(self, key: Key, verdict: CachedVerdict) -> None:
         """Cache the verdict, unless its texts are long."""
         if sum(map(len, verdict.messages)) > RECALL_MESSAGES_CHARACTERS_MAX:
             return
@@ -90,7 +90,7 @@ class Recall:
         self._misses = 0
         self._rest = 0
 
-    def key(self, request: Request, target: Json) -> _Key | None:
+    def key(self, request: Request, target: Json) -> Key | None:
         """Return the cache key of the verdict; None when the request is not cacheable.
 
         ``target``: the object to evaluate. An old object can excuse a failure, so a
@@ -100,6 +100,7 @@ class Recall:
             not 0 < request.size <= RECALL_REVIEW_BYTES_MAX
             or request.operation != _CREATE
             or request.old_object
+            or not request.namespace_known
             or not target
         ):
             return None

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from kyverno_mp.expr.conditions.nodes import Conditions
-from kyverno_mp.expr.jmespath.reads import Found, ReadsUnknown, both, follow
+from kyverno_mp.expr.jmespath.reads import follow
 from kyverno_mp.expr.pattern.reads import mark_pattern
-from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.reads import Found, Reads, ReadsUnknown, both
 from kyverno_mp.expr.template.document import parse_lookup
 from kyverno_mp.expr.template.nodes import (
     Constant,
@@ -27,10 +27,13 @@ from kyverno_mp.expr.template.nodes import (
     Template,
     Whole,
 )
+from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.rules import ForEachIR, PatternIR, RuleIR, ValidateIR
+from kyverno_mp.program.context.cel_reads import mark_expressions
 
 _KNOWN: Final = frozenset({"object", "operation"})
 """The parts of the request that a rule may read; every key has the operation."""
+_KIND: Final = frozenset({"apiVersion", "kind"})
 _LOADED: Final = "images"
 """A query that mentions it reads the images of all containers."""
 
@@ -49,6 +52,8 @@ def rule_reads(rule: RuleIR) -> Reads | None:
         if rule.preconditions is not None:
             _conditions(rule.preconditions, scope)
         _body(rule.validate or ValidateIR(), scope, target)
+        if rule.validate is not None and rule.validate.cel is not None:
+            _cel(rule.validate.cel, rule.cel_preconditions, target)
     except ReadsUnknown:
         return None
     if _is_plain(root, {"request"}) and _is_plain(request, _KNOWN):
@@ -62,8 +67,10 @@ def _is_plain(place: Reads, known: Iterable[str]) -> bool:
 
 def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
     """Mark the fields that the body reads; selects it as program/rule.py does."""
-    if validate.assertion or validate.pod_security or validate.cel is not None:
+    if validate.assertion or validate.pod_security:
         raise ReadsUnknown("body")
+    if validate.cel is not None:
+        return
     if validate.deny is not None:
         _conditions(validate.deny, scope)
     elif validate.pattern is not None:
@@ -73,6 +80,19 @@ def _body(validate: ValidateIR, scope: Found, target: Reads) -> None:
     else:
         for entry in validate.foreach:
             _loop(entry, scope, target, depth=0)
+
+
+def _cel(cel: CelIR, preconditions: Iterable[NamedExpressionIR], target: Reads) -> None:
+    """Mark what the expressions read; the kind in ``object`` is the request's."""
+    if cel.params is not None:
+        raise ReadsUnknown("params")
+    expressions = [one.expression for one in preconditions]
+    expressions += [one.expression for one in cel.validations]
+    given = Reads()
+    mark_expressions(expressions, cel.variables, given)
+    if given.whole or given.names or not given.fields.keys().isdisjoint(_KIND):
+        raise ReadsUnknown("kind")
+    target.add(given)
 
 
 def _patterns(patterns: Iterable[PatternIR], places: Iterable[Reads]) -> None:

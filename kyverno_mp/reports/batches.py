@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.reports.fingerprints import each_fingerprint
+
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Objects of one kind as JSON. ``generation``: of the policies, at least."""
@@ -31,11 +33,12 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     """What the rules found about one object.
 
-    ``rows``: JSON without times, as reports/fingerprints.py writes it. ``problem``: why
+    ``rows``: JSON without times, as reports/fingerprints.py writes it, in the order of
+    a report; ``fingerprints`` are in the same order. ``problem``: why
     nothing can be said at the moment of the rules with the keys ``waiting``, without
     any: of all rules. Their rows in the report stay as they are.
-    ``exceptions``: of rows that PolicyExceptions made a skip, the keys (``ns/name``) by
-    the key of the row.
+    ``exceptions``: of rows that have Events about PolicyExceptions, their keys
+    (``ns/name``) by the key of the row.
     """
 
     fingerprints: bytes = b""
@@ -43,6 +46,15 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     problem: str = ""
     exceptions: tuple[tuple[bytes, tuple[str, ...]], ...] = ()
     waiting: tuple[bytes, ...] = ()
+
+    def changed_from(self, before: bytes) -> list[int]:
+        """Return which rows are not among those with fingerprints ``before``."""
+        known = set(each_fingerprint(before))
+        new = enumerate(each_fingerprint(self.fingerprints))
+        return [at for at, one in new if one not in known]
+
+
+NOTHING: Final = Evaluated()
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):

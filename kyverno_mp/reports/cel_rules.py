@@ -6,7 +6,8 @@ May touch: the cluster through the ports of CEL; the log.
 Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
 
 An object is evaluated as if somebody unknown created it, as for other rules. What
-cannot be linked or evaluated is an error in the rows of its policy, never no row.
+cannot be linked or evaluated is an error in the rows of its policy, never no row. A
+PolicyException that fails exempts nothing, as in a review.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
     Error,
+    ExpressionFailed,
     SnapshotUnusable,
 )
 from kyverno_mp.expr.scope import Runtime
@@ -33,7 +35,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.reports.admission_rules import creation_of
@@ -121,6 +123,8 @@ class CelRules(Generic[SegmentT, IrT]):
         self._linked: dict[bytes, _Linked[IrT]] = {}
         self._of: dict[tuple[str, str, str], list[_Linked[IrT]]] = {}
         self._policies: list[_Linked[IrT]] = []
+        self._told: set[str] = set()
+        """Policies of which an exception failed, in this generation."""
 
     def begin(self, segment: SegmentT | None, resource: Resource) -> None:
         """Take the policies for the objects of a batch. Raises: SnapshotUnusable."""
@@ -146,7 +150,8 @@ class CelRules(Generic[SegmentT, IrT]):
         if not policies:
             return
         asked = creation_of(request, resource)
-        facts, problem = Facts(asked, runtime, self._ports), None
+        faults: list[ExpressionFailed] = []
+        facts, problem = Facts(asked, runtime, self._ports, faults=faults), None
         if any(one.reads_namespace for one in policies):
             try:
                 facts = facts._replace(namespace=self._namespace(asked, runtime))
@@ -159,6 +164,9 @@ class CelRules(Generic[SegmentT, IrT]):
                 continue
             runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
             found = self._guarded(one, facts, shared)
+            if faults:
+                self._tell(one, faults[0], request.kind)
+                faults.clear()
             if found is not None:
                 yield one.ir, found
 
@@ -170,6 +178,15 @@ class CelRules(Generic[SegmentT, IrT]):
         # PERF: each record is decoded once, not for each resource.
         self._scanned = [(scanned_policy(ir), ir) for ir in found]
         self._segment, self._linked, self._of = segment, {}, {}
+        self._told = set()
+
+    def _tell(self, policy: _Linked[IrT], fault: ExpressionFailed, kind: str) -> None:
+        """Log the first failure of an exception of a policy; objects may be many."""
+        key = policy.ir.policy.key
+        if key not in self._told:
+            self._told.add(key)
+            text = withheld(fault.code) if hides_values(kind) else fault.message
+            _log.warning("policy %s: an exception exempts nothing: %s", key, text)
 
     def _link(self, resource: Resource) -> Iterator[_Linked[IrT]]:
         for rule, ir in self._scanned:

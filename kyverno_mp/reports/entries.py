@@ -23,6 +23,8 @@ VALIDATING: Final = "KyvernoValidatingPolicy"
 """Source of the rows of ValidatingPolicy and NamespacedValidatingPolicy."""
 MUTATING: Final = "KyvernoMutatingPolicy"
 """Source of the rows of MutatingPolicy and NamespacedMutatingPolicy."""
+GENERATING: Final = "KyvernoGeneratingPolicy"
+"""Source of the rows of GeneratingPolicy and NamespacedGeneratingPolicy."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of a row's ``result``, in the order of a summary."""
 _WORD: Final = {
@@ -33,10 +35,10 @@ _WORD: Final = {
     result.SKIP: "skip",
 }
 _SOURCES: Final = {
-    "GeneratingPolicy": "KyvernoGeneratingPolicy",
+    "GeneratingPolicy": GENERATING,
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
     "MutatingPolicy": MUTATING,
-    "NamespacedGeneratingPolicy": "KyvernoGeneratingPolicy",
+    "NamespacedGeneratingPolicy": GENERATING,
     "NamespacedMutatingPolicy": MUTATING,
     "NamespacedValidatingPolicy": VALIDATING,
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
@@ -90,6 +92,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def merge_key(self) -> tuple[str, ...]:
         """Two rows of one subject with this key are the same result at two times."""
         return _merge_key(self.source, self.policy, self.rule)
+
+
+ROW: Final = msgspec.json.Decoder(Row)
 
 
 def _merge_key(source: str, policy: str, rule: str) -> tuple[str, ...]:
@@ -166,9 +171,14 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
     return properties
 
 
+def place_of(row: Row) -> tuple[str, ...]:
+    """Return what orders the rows of a report."""
+    return row.policy, row.rule, row.source
+
+
 def sorted_rows(rows: Iterable[Row]) -> list[Row]:
     """Return the rows in the order of a report: by policy, rule and source."""
-    return sorted(rows, key=lambda row: (row.policy, row.rule, row.source))
+    return sorted(rows, key=place_of)
 
 
 def summary_of(rows: Iterable[Row]) -> dict[str, int]:

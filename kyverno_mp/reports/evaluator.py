@@ -39,10 +39,15 @@ from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.admission_rules import AdmissionRules
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
-from kyverno_mp.reports.entries import Row, merge_key_of, public_row_of
+from kyverno_mp.reports.entries import (
+    KYVERNO,
+    Row,
+    merge_key_of,
+    place_of,
+    public_row_of,
+)
 from kyverno_mp.reports.fingerprints import (
     fingerprint_of,
-    joined,
     key_of,
     key_of_names,
     plain_row,
@@ -262,8 +267,8 @@ class _Found:
     def __init__(self, kind: str, statuses: frozenset[str]) -> None:
         self._kind = kind
         self._statuses = statuses
-        self._rows: list[bytes] = []
-        self._fingerprints: list[bytes] = []
+        self._rows: list[tuple[tuple[str, ...], bytes, bytes]] = []
+        """Its place in a report, the row, its fingerprint."""
         self._exceptions: list[tuple[bytes, tuple[str, ...]]] = []
         self._waiting: list[bytes] = []
         self._problem = ""
@@ -284,9 +289,8 @@ class _Found:
                 )
                 self._wait(policy, [rule.rule], _DEFECT)
                 continue
-            self._rows.append(plain)
-            self._fingerprints.append(fingerprint_of(row, plain))
-            if rule.exceptions:
+            self._rows.append((place_of(row), plain, fingerprint_of(row, plain)))
+            if rule.exceptions and row.source == KYVERNO:
                 self._exceptions.append((key_of(row), tuple(rule.exceptions)))
 
     def wait(self, policy: PolicyIR, rules: Iterable[str], error: Error) -> None:
@@ -300,9 +304,10 @@ class _Found:
 
     def evaluated(self) -> Evaluated:
         """Return all."""
+        rows = sorted(self._rows)
         return Evaluated(
-            joined(self._fingerprints),
-            tuple(self._rows),
+            b"".join(one for _, _, one in rows),
+            tuple(plain for _, plain, _ in rows),
             self._problem,
             tuple(self._exceptions),
             tuple(self._waiting),

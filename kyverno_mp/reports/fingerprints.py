@@ -5,9 +5,10 @@ reports/evaluator.py makes those of new rows, reports/objects.py those of stored
 reports/writer.py compares them. May touch: nothing outside its arguments.
 Source: docs/pools.md 4 (digests; identical results cause no write).
 
-A fingerprint has 16 bytes: 8 of the row's merge key (which rule it is), 8 of its
-content without times. The fingerprints of a report are sorted and joined: equal bytes
-mean equal rows. PERF: 19 rows are some 7 KB as a report and 304 bytes as fingerprints.
+A fingerprint has 16 bytes: 8 of the row's merge key (which rule it is), 7 of its
+content without times, and its result. The fingerprints of a report are joined, in the
+order of its rows or, to compare, sorted: equal bytes mean equal rows. PERF: 19 rows are
+some 7 KB as a report and 304 bytes as fingerprints.
 """
 
 import hashlib
@@ -17,10 +18,14 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.reports.entries import Row
+from kyverno_mp.reports.entries import WORDS, Row
 
 KEY_BYTES: Final = 8
 FINGERPRINT_BYTES: Final = 16
+_CONTENT_BYTES: Final = FINGERPRINT_BYTES - KEY_BYTES - 1
+_RESULTS: Final = {word: bytes([number]) for number, word in enumerate(WORDS)}
+_NO_RESULT: Final = bytes([255])
+"""Of a row whose result is none of upstream's words."""
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -44,12 +49,32 @@ def key_of_names(names: tuple[str, ...]) -> bytes:
 
 def fingerprint_of(row: Row, plain: bytes) -> bytes:
     """Return the fingerprint of a row. ``plain``: as ``plain_row`` gave it."""
-    return key_of(row) + _digest(plain)
+    content = _digest(plain)[:_CONTENT_BYTES]
+    return key_of(row) + content + _RESULTS.get(row.result, _NO_RESULT)
+
+
+def result_of(fingerprint: bytes) -> str:
+    """Return the result of a row, "" if it is none of upstream's words."""
+    number = fingerprint[-1]
+    return WORDS[number] if number < len(WORDS) else ""
+
+
+def summary_in(fingerprints: Iterable[bytes]) -> dict[str, int]:
+    """Return the number of rows of each result."""
+    summary = dict.fromkeys(WORDS, 0)
+    for one in fingerprints:
+        summary[result_of(one)] += 1
+    return summary
 
 
 def fingerprints_of(rows: Iterable[Row]) -> bytes:
-    """Return the fingerprints of a report."""
+    """Return the fingerprints of a report, in their one order."""
     return joined(fingerprint_of(row, plain_row(row)) for row in rows)
+
+
+def ordered_fingerprints(rows: Iterable[Row]) -> bytes:
+    """Return the fingerprints of a report, in the order of its rows."""
+    return b"".join(fingerprint_of(row, plain_row(row)) for row in rows)
 
 
 def joined(fingerprints: Iterable[bytes]) -> bytes:

@@ -18,7 +18,7 @@ import msgspec
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import REPORT_BYTES_MAX
 from kyverno_mp.reports.entries import Row, Subject, sorted_rows, summary_of
-from kyverno_mp.reports.fingerprints import fingerprints_of, plain_row
+from kyverno_mp.reports.fingerprints import ordered_fingerprints, plain_row
 from kyverno_mp.values.jsonvalue import Json
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -27,7 +27,7 @@ LEFT_OUT: Final = "kyverno-mp.io/results-left-out"
 """Annotation of a report that would be too large: how many results it lacks."""
 _SEVERE: Final = ("fail", "error", "warn", "skip", "pass")
 """What is kept first when a report is too large."""
-_ROW_BYTES: Final = 64
+ROW_BYTES: Final = 64
 """Time and separators of one row."""
 
 
@@ -96,12 +96,17 @@ def read_report(raw: bytes | msgspec.Raw) -> Report:
 
 
 class StoredReport(msgspec.Struct, frozen=True):
-    """What is remembered of a report. ``left_out``: its annotation."""
+    """What is remembered of a report.
+
+    ``fingerprints``: in the order of its rows. ``size_bytes``: at least that of its
+    rows. ``left_out``: its annotation.
+    """
 
     api_version: str
     kind: str
     name: str
     fingerprints: bytes
+    size_bytes: int
     left_out: str = ""
 
 
@@ -116,7 +121,8 @@ def stored_report(raw: msgspec.Raw) -> StoredReport | None:
         sys.intern(scope.api_version),
         sys.intern(scope.kind),
         scope.name,
-        fingerprints_of(report.rows),
+        ordered_fingerprints(report.rows),
+        len(memoryview(raw)),
         (report.metadata.annotations or {}).get(LEFT_OUT, ""),
     )
 
@@ -127,9 +133,12 @@ def report_key(subject: Subject) -> Key:
 
 
 def report_of(
-    kinds: ReportKinds, subject: Subject, rows: Sequence[Row], left_out: int = 0
+    kinds: ReportKinds, subject: Subject, content: Json, left_out: int = 0
 ) -> Json:
-    """Return the report of one object. ``rows``: in order, cut by ``cut_rows``."""
+    """Return the report of one object.
+
+    ``content``: that of its rows, in order, cut by ``cut_rows``.
+    """
     resource = kinds.of(subject.namespace)
     metadata: Json = {
         "name": subject.uid,
@@ -152,13 +161,18 @@ def report_of(
         "kind": resource.kind,
         "metadata": metadata,
         "scope": subject,
-        **content_of(rows),
+        **content,
     }
 
 
 def content_of(rows: Sequence[Row]) -> dict[str, Json]:
     """Return the fields of a report that the rows decide."""
     return {"summary": summary_of(rows), "results": rows}
+
+
+def is_too_large(rows_bytes: int) -> bool:
+    """Return whether a report with so many bytes of rows is to be cut."""
+    return rows_bytes > REPORT_BYTES_MAX
 
 
 def cut_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
@@ -171,7 +185,7 @@ def cut_rows(rows: Sequence[Row]) -> tuple[list[Row], int]:
     ordered = sorted_rows(rows)
     ordered.sort(key=lambda row: _SEVERE.index(row.result))
     for row in ordered:
-        left -= len(plain_row(row)) + _ROW_BYTES
+        left -= len(plain_row(row)) + ROW_BYTES
         if left < 0:
             break
         kept.append(row)

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.reports.entries import Row, Subject, Timestamp, summary_of
+from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp, summary_of
 from kyverno_mp.values.jsonvalue import Json
 
 EPHEMERAL_REPORTS: Final = Resource(
@@ -202,11 +202,8 @@ def _each(rows: Iterable[Row]) -> Iterator[tuple[int, Subject, Row]]:
             yield time.seconds * _SECOND_NS + time.nanos, subject, row
 
 
-_ROW: Final = msgspec.json.Decoder(Row)
-
-
 def row_of_bytes(found: Result) -> Row:
     """Return a row of a final report. KYVERNO: its time has whole seconds (6.5)."""
-    row = _ROW.decode(found.row)
+    row = ROW.decode(found.row)
     seconds = found.at_ns // _SECOND_NS
     return msgspec.structs.replace(row, timestamp=Timestamp(seconds))

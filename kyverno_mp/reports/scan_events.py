@@ -12,7 +12,7 @@ fail for every object of the cluster.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from kyverno_mp.kube.events import EventInfo, Reference, Successes
@@ -24,8 +24,8 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import KYVERNO, Row, Subject
-from kyverno_mp.reports.fingerprints import key_of
+from kyverno_mp.reports.entries import ROW, Row, Subject
+from kyverno_mp.reports.fingerprints import KEY_BYTES, each_fingerprint, result_of
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.writer import Applied
 from kyverno_mp.telemetry.families import REPORTS_EVENTS_DROPPED
@@ -64,46 +64,45 @@ class ScanEvents:
         plan: Plan,
     ) -> None:
         """Submit the Events of the rows that changed."""
-        changed, found = applied.changed, applied.found
-        if not changed:
+        if not applied.changed:
             return
         exceptions = dict(evaluated.exceptions)
-        for row in changed:
-            policy = plan.references.get((row.source, row.policy))
-            if policy is None:
-                continue
-            key = key_of(row)
-            messages = _messages(policy, subject)
-            self._submit(key, list(_infos(messages, row, exceptions.get(key, ()))))
-        for policy in self._applied(changed, plan, found):
-            name = f"{policy.kind}/{policy.namespace}/{policy.name}"
-            info = _messages(policy, subject).applied(mutates=False)
-            self._submit(name.encode(), [info])
+        prints = list(each_fingerprint(evaluated.fingerprints))
+        for at in applied.changed:
+            key, word = prints[at][:KEY_BYTES], result_of(prints[at])
+            skipped = exceptions.get(key, ()) if word == "skip" else ()
+            # PERF: most rows passed; a row is decoded only if it has an Event.
+            if (word in _FAILED or skipped) and self._has_budget(key):
+                row = ROW.decode(evaluated.rows[at])
+                policy = plan.references.get((row.source, row.policy))
+                if policy is not None:
+                    self._submit(_infos(_messages(policy, subject), row, skipped))
+        self._tell_applied(subject, applied, evaluated, plan)
 
-    def _applied(
-        self, changed: Sequence[Row], plan: Plan, found: Sequence[Row]
-    ) -> Iterator[Reference]:
-        """Yield the policies of which every rule passed, if such Events are wanted."""
+    def _tell_applied(
+        self, subject: Subject, applied: Applied, evaluated: Evaluated, plan: Plan
+    ) -> None:
+        """Submit the Events of policies of which every rule passed, if wanted."""
         actions = self._successes()
         if actions is None or (actions and PASSED not in actions):
             return
+        found = [ROW.decode(one) for one in evaluated.rows]
+        changed = [found[at] for at in applied.changed]
         other = {(row.source, row.policy) for row in found if row.result != "pass"}
         for key in dict.fromkeys((row.source, row.policy) for row in changed):
             policy = plan.references.get(key)
-            if policy is not None and key not in other:
-                yield policy
+            if policy is None or key in other:
+                continue
+            name = f"{policy.kind}/{policy.namespace}/{policy.name}"
+            if self._has_budget(name.encode()):
+                self._submit([_messages(policy, subject).applied(mutates=False)])
 
-    def _submit(self, key: bytes, infos: list[EventInfo]) -> None:
-        if not infos:
-            return
-        if not self._has_budget(key):
-            self._metrics.count(REPORTS_EVENTS_DROPPED, ())
-            return
+    def _submit(self, infos: Iterable[EventInfo]) -> None:
         for info in infos:
             self._sink.submit(info)
 
     def _has_budget(self, key: bytes) -> bool:
-        """Take one from the budget of a rule; False when nothing is left."""
+        """Take one from the budget of a rule; False, and counted: nothing is left."""
         now_s = self._monotonic_s()
         with self._lock:
             left, at_s = self._budgets.pop(key, _Budget(REPORTS_EVENTS_BURST, now_s))
@@ -113,6 +112,8 @@ class ScanEvents:
             self._budgets[key] = _Budget(left - has_one, now_s)
             if len(self._budgets) > REPORTS_EVENTS_RULES_MAX:
                 self._budgets.popitem(last=False)
+        if not has_one:
+            self._metrics.count(REPORTS_EVENTS_DROPPED, ())
         return has_one
 
 
@@ -125,7 +126,7 @@ def _infos(
         status = "fail" if row.result == "warn" and not row.scored else row.result
         yield messages.violation_on_object(row.rule, status, row.message)
         yield messages.violation_on_policy(row.rule, status, row.message)
-    elif exceptions and row.result == "skip" and row.source == KYVERNO:
+    elif exceptions:
         yield from messages.skipped(row.rule, exceptions)
 
 

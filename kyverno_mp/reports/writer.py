@@ -5,9 +5,10 @@ Writer. Next: reports/dispatch.py, reports/scan.py call it. May touch: the API s
 through kube/apply.py, the clock.
 Source: docs/behaviour/controllers 6.6; docs/pools.md 4 (identical results: no write).
 
-The informer of reports says whether a report differs, by fingerprints alone; only then
-is the report read. Each write has the version that was read as its precondition, so two
-writers, or two lease holders, never undo each other. A row that stays keeps its time.
+The informer of reports says whether a report differs, by fingerprints alone. Most
+writes need no more (reports/changes.py); otherwise the report is read. Each write has
+the version that is known as its precondition, so two writers, or two lease holders,
+never undo each other. A row that stays keeps its time.
 """
 
 import logging
@@ -16,10 +17,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.errors import KubeConflict
+from kyverno_mp.errors import KubeConflict, KubeNotFound, KubeRefused
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.entries import Row, Subject, Timestamp
+from kyverno_mp.reports.batches import NOTHING, Evaluated
+from kyverno_mp.reports.changes import Change, change_of, new_report
+from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp
 from kyverno_mp.reports.fingerprints import (
     KEY_BYTES,
     each_fingerprint,
@@ -44,7 +46,6 @@ from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _CONFLICTS_MAX: Final = 5
-_ROW: Final = msgspec.json.Decoder(Row)
 CREATED: Final = "created"
 UPDATED: Final = "updated"
 DELETED: Final = "deleted"
@@ -54,11 +55,10 @@ FOREIGN: Final = "foreign"
 
 
 class Applied(NamedTuple):
-    """The outcome of a scan; ``changed``: the rows of ``found`` that are new."""
+    """The outcome of a scan; ``changed``: which rows that it found are new."""
 
     outcome: str
-    changed: Sequence[Row] = ()
-    found: Sequence[Row] = ()
+    changed: Sequence[int] = ()
 
 
 class Writer:
@@ -92,17 +92,19 @@ class Writer:
         """
         if self._is_written(subject, evaluated, plan):
             return Applied(SAME)
-        found = [_ROW.decode(raw) for raw in evaluated.rows]
         if not self.stores:
-            return Applied(SAME, found, found)
-        changed: list[Row] = []
+            return Applied(SAME, range(len(evaluated.rows)))
+        written = self._write_unread(subject, evaluated, plan)
+        if written is not None:
+            return written
+        found = [ROW.decode(raw) for raw in evaluated.rows]
+        changed: list[int] = []
 
         def decide(rows: Sequence[Row]) -> list[Row]:
-            before = {plain_row(row) for row in rows}
-            changed[:] = [row for row in found if plain_row(row) not in before]
+            changed[:] = evaluated.changed_from(fingerprints_of(rows))
             return _scanned(rows, found, plan, evaluated.waiting)
 
-        return Applied(self._bring(subject, decide), changed, found)
+        return Applied(self._bring(subject, decide), changed)
 
     def prune(self, subject: Subject, plan: Plan, *, is_scanned: bool) -> str:
         """Remove outdated rows from the report of an object.
@@ -110,6 +112,13 @@ class Writer:
         ``is_scanned``: a scan brings the derived rows up to date; otherwise they go.
         Raises: DependencyError, LeaseLost.
         """
+
+        def stays(key: bytes) -> bool:
+            return _stays(key, plan, is_scanned=is_scanned)
+
+        written = self._change(subject, stays, plan)
+        if written is not None:
+            return written.outcome
 
         def kept(rows: Sequence[Row]) -> list[Row]:
             return [row for row in rows if _row_stays(row, plan, is_scanned=is_scanned)]
@@ -136,10 +145,81 @@ class Writer:
             return not evaluated.rows
         if stored.left_out:
             return False
-        return (
-            _wanted_fingerprints(stored.fingerprints, evaluated, plan)
-            == stored.fingerprints
-        )
+        before = list(each_fingerprint(stored.fingerprints))
+        return _wanted_fingerprints(before, evaluated, plan) == joined(before)
+
+    def _write_unread(
+        self, subject: Subject, evaluated: Evaluated, plan: Plan
+    ) -> Applied | None:
+        """Create or change a report without reading it; None = it has to be read.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        key = report_key(subject)
+        if not self._stored.is_known(key) or self._stored.get(key) is not None:
+            return self._change(
+                subject,
+                lambda row: _stays(row, plan, is_scanned=row in evaluated.waiting),
+                plan,
+                evaluated,
+            )
+        made = new_report(self._kinds, subject, evaluated, int(self._now_s()))
+        if made is None or not self._post(subject, made):
+            return None
+        self._on_write(CREATED, 0)
+        return Applied(CREATED, range(len(evaluated.rows)))
+
+    def _change(
+        self,
+        subject: Subject,
+        stays: Callable[[bytes], bool],
+        plan: Plan,
+        found: Evaluated = NOTHING,
+    ) -> Applied | None:
+        """Change or delete a report without reading it; None = it has to be read.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        key = report_key(subject)
+        known = self._stored.found(key) if self._stored.is_known(key) else None
+        # Fingerprints do not tell the source of a row.
+        if known is None or plan.unknown:
+            return None
+        version, stored = known
+        change = change_of(stored, version, stays, int(self._now_s()), found)
+        if change is None or not self._patch(subject, version, change):
+            return None
+        outcome = UPDATED if change.body else DELETED
+        self._on_write(outcome, 0)
+        return Applied(outcome, found.changed_from(stored.fingerprints))
+
+    def _post(self, subject: Subject, made: Change) -> bool:
+        """Create a report; False if it exists. Raises: DependencyError, LeaseLost."""
+        resource = self._kinds.of(subject.namespace)
+        try:
+            version = self._objects.post(resource, subject.namespace, made.body)
+        except KubeConflict:
+            return False
+        self._stored.wrote(report_key(subject), version, made.after)
+        return True
+
+    def _patch(self, subject: Subject, version: str, change: Change) -> bool:
+        """Change or delete a report; False if it is not as it was known.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        resource, key = self._kinds.of(subject.namespace), report_key(subject)
+        try:
+            if change.body:
+                made = self._objects.patch(resource, key, change.body)
+                self._stored.wrote(key, made, change.after)
+            else:
+                self._objects.delete(resource, key, resource_version=version)
+                self._stored.wrote(key, "")
+        except (KubeConflict, KubeNotFound, KubeRefused):
+            # What is really wrong, the next attempt tells.
+            return False
+        return True
 
     def _bring(
         self, subject: Subject, decide: Callable[[Sequence[Row]], list[Row]]
@@ -177,7 +257,7 @@ class Writer:
         resource = self._kinds.of(subject.namespace)
         try:
             made = self._objects.create(
-                resource, report_of(self._kinds, subject, rows, left_out)
+                resource, report_of(self._kinds, subject, content_of(rows), left_out)
             )
         except KubeConflict:
             live = self._objects.find(resource, report_key(subject))
@@ -265,13 +345,15 @@ def is_outdated(fingerprints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
     )
 
 
-def _wanted_fingerprints(stored: bytes, found: Evaluated, plan: Plan) -> bytes:
+def _wanted_fingerprints(
+    stored: Sequence[bytes], found: Evaluated, plan: Plan
+) -> bytes:
     """Return the fingerprints that ``_scanned`` leads to."""
     new = list(each_fingerprint(found.fingerprints))
     keys = {one[:KEY_BYTES] for one in new}
     kept = [
         one
-        for one in each_fingerprint(stored)
+        for one in stored
         if one[:KEY_BYTES] not in keys
         and _stays(one[:KEY_BYTES], plan, is_scanned=one[:KEY_BYTES] in found.waiting)
     ]

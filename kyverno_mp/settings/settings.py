@@ -700,6 +700,31 @@ class Settings:
             " (registryCredentialHelpers). Only default has an effect."
         ),
     )
+    enable_tuf: bool = setting(
+        False,
+        Facts(
+            "Keys of logs and roots of certificates come from a TUF repository of your"
+            " own: TUF_MIRROR (enableTuf)."
+        ),
+    )
+    tuf_mirror: str = setting(
+        "https://tuf-repo-cdn.sigstore.dev",
+        Facts(
+            "URL of the TUF repository if ENABLE_TUF is on (tufMirror). It is read"
+            " also by plain HTTP and in a private network."
+        ),
+    )
+    tuf_root: str = setting(
+        "",
+        Facts(
+            "File or URL of the first root.json of that repository (tufRoot).",
+            auto="TUF_ROOT_RAW, else Sigstore's public root",
+        ),
+    )
+    tuf_root_raw: str = setting(
+        "",
+        Facts("The first root.json itself, in base64 (tufRootRaw)."),
+    )
     image_verify_cache: bool = setting(
         True,
         Facts("Keep the results of image verification (imageVerifyCacheEnabled)."),

@@ -8,6 +8,7 @@ Each of these mistakes would otherwise be noticed late or never: a filter that m
 nothing, a reason that no Event has, a name for which the API server answers 404.
 """
 
+import base64
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -24,6 +25,7 @@ _ACCOUNT: Final = re.compile(r"system:serviceaccount:([^:]+):([^:]+)")
 _SERVER: Final = re.compile(
     r"(?:[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?"
 )
+_URL: Final = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?\Z")
 _PORT_MAX: Final = 65535
 EVENT_REASONS: Final = (
     "PolicyApplied",
@@ -97,6 +99,23 @@ def _words(*known: str) -> Check:
     return check
 
 
+def _mirror(text: str) -> str:
+    return "" if not text or _URL.match(text) else "expected a URL with http or https"
+
+
+def _file_or_url(text: str) -> str:
+    known = "://" not in text or _URL.match(text)
+    return "" if known else "expected a file, or a URL with http or https"
+
+
+def _base64(text: str) -> str:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return "expected base64"
+    return ""
+
+
 CHECKS: Final[Mapping[str, Check]] = {
     "resource_filters": filters_problem,
     "exclude_groups": _patterns,
@@ -126,5 +145,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "reports_service_account": _account,
     "cleanup_service_account": _account,
     "cleanup_deletion_budget": budget_problem,
+    "tuf_mirror": _mirror,
+    "tuf_root": _file_or_url,
+    "tuf_root_raw": _base64,
     "record_redact": field_paths_problem,
 }

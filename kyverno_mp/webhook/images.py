@@ -11,7 +11,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -22,12 +22,15 @@ from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.egress.registries import RegistryTransport
 from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
+from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.cache import CacheOptions, ImageCache
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.images.network import log_sender, mirror_reader
+from kyverno_mp.images.own_root import trust_root
 from kyverno_mp.images.serving import Flights, ServedImageData, ServedReview
-from kyverno_mp.images.trust_root import PUBLIC_MIRROR, TufTrustRoot, public_root
+from kyverno_mp.images.trust_root import Fetch
 from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.limits import IMAGES_AT_ONCE_MAX
 from kyverno_mp.program.ports import Images, ReviewedImages, SignedManifests
 from kyverno_mp.registry.credentials import DockerConfig
 from kyverno_mp.settings.read import environment
@@ -64,11 +67,13 @@ def served_images(
     metrics, in any thread.
     """
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
+    helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
     transport = RegistryTransport(
         rules,
         resolve_host,
         lambda outcome: on_call((outcome,)),
         settings.image_threads,
+        helpers.is_current,
     )
     home = Path(environment().get("HOME") or "/")
     docker = environment().get("DOCKER_CONFIG")
@@ -107,9 +112,15 @@ def served_images(
         tenants_rules(urls), resolve_host, lambda outcome: on_call((outcome,))
     )
     send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
+
+    def own_mirror(host: str) -> Fetch:
+        """Return what reads from a host that the operator names."""
+        own = replace(urls, allowed_names=(*urls.allowed_names, host))
+        called = open_logs(own, resolve_host, lambda outcome: on_call((outcome,)))
+        return mirror_reader(called, agent)
+
     # Read by the first signature whose policy names no roots.
-    fetch = mirror_reader(logs, agent)
-    trust = TufTrustRoot(PUBLIC_MIRROR, public_root(), fetch)
+    trust = trust_root(settings, mirror_reader(logs, agent), own_mirror)
 
     def begin() -> ReviewedImages:
         review = ImageReview(
@@ -119,6 +130,7 @@ def served_images(
             trust=trust,
             send=send,
             tenants_send=tenants_send,
+            helpers=helpers,
         )
         return ServedReview(review, cache, flights, lock)
 

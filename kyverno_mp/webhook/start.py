@@ -25,6 +25,7 @@ from typing import Any, Final
 from kyverno_mp.admission.decode import built_in_kind
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.kinds import KINDS
+from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.errors import SnapshotUnusable, StateError
 from kyverno_mp.limits import (
     FINE_GRAINED_KEPT_MAX,
@@ -250,7 +251,7 @@ class _Attached:
             scopes=live.scopes if live else None,
             authority=live.authority if live else None,
             random_bytes=os.urandom,
-            resolve_host=resolve_host,
+            resolve_host=Lookups(resolve_host).soon,
             settings=self.configuration.rule_settings,
             cel=CelPorts(references=self.cluster_data, namespaces=self.cluster_data)
             if live is None

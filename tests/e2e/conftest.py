@@ -116,14 +116,20 @@ def plane(
 
 
 @pytest.fixture(scope="module")
-def product(
-    cluster: Cluster, api: Api, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Product]:
-    """Give a running kyverno-mp that the API server calls."""
+def shared_plane(cluster: Cluster, api: Api) -> ControlPlane:
+    """Give the control plane of all tests, with our CustomResourceDefinitions."""
     if cluster.plane is None:
         pytest.skip("an existing cluster runs a kyverno-mp of its own")
     install_crds(api)
-    running = Product(cluster.plane, tmp_path_factory.mktemp("product"))
+    return cluster.plane
+
+
+@pytest.fixture(scope="module")
+def product(
+    shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Product]:
+    """Give a running kyverno-mp that the API server calls."""
+    running = Product(shared_plane, tmp_path_factory.mktemp("product"))
     running.start()
     try:
         yield running

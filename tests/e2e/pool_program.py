@@ -71,6 +71,7 @@ def main(kubeconfig: str, folder: str, name: str) -> None:
         ),
         client,
         lambda tools, stop: work(tools, stop, place / HELD),
+        frozenset,
     )
 
 

@@ -150,6 +150,32 @@ class Product:
         return False
 
 
+@contextlib.contextmanager
+def started(
+    plane: ControlPlane, folder: Path, extra: Mapping[str, str]
+) -> Iterator[Product]:
+    """Run a product while the block runs, and print the end of its log."""
+    product = Product(plane, folder, extra=extra)
+    product.start()
+    try:
+        yield product
+    finally:
+        product.stop()
+        print(product.program.log.read_text()[-6000:])
+
+
+@contextlib.contextmanager
+def configured(plane: ControlPlane, **data: str) -> Iterator[None]:
+    """Set keys of Kyverno's own ConfigMap while the block runs."""
+    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+    with Api(plane.access) as api:
+        api.create(path, {"metadata": {"name": "kyverno"}, "data": data})
+    yield
+    # Another connection: tests may have restarted the API server.
+    with Api(plane.access) as api:
+        api.delete(f"{path}/kyverno")
+
+
 def holder_of(api: Api, lease: str) -> str:
     """Give who holds a lease of ours, "" for nobody."""
     status, found = api.ask("GET", f"{_LEASES}/{lease}")

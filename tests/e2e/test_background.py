@@ -33,8 +33,7 @@ from tests.e2e.background import (
 )
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.crds import install_crds
-from tests.e2e.product import Product, holder_of
+from tests.e2e.product import Product, configured, holder_of, started
 from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -44,24 +43,14 @@ POLICY_DATA = {"data": {"from": "policy"}}
 
 
 @pytest.fixture(scope="module")
-def plane(cluster: Cluster, api: Api) -> ControlPlane:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster runs a kyverno-mp of its own")
-    install_crds(api)
-    return cluster.plane
-
-
-@pytest.fixture(scope="module")
 def running(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+    shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
-    product = Product(plane, tmp_path_factory.mktemp("background"), extra=POOL)
-    product.start()
-    try:
+    with (
+        started(shared_plane, tmp_path_factory.mktemp("background"), POOL) as product,
+        configured(shared_plane, generateSuccessEvents="true"),
+    ):
         yield product
-    finally:
-        product.stop()
-        print(product.program.log.read_text()[-6000:])
 
 
 @pytest.fixture
@@ -232,7 +221,7 @@ def test_existing_objects_are_mutated(api: Api, space: Space) -> None:
 
 
 def test_a_refused_request_starts_nothing(
-    api: Api, plane: ControlPlane, space: Space
+    api: Api, shared_plane: ControlPlane, space: Space
 ) -> None:
     space.policy(space.generate(data=POLICY_DATA))
     refusing = space.rule(
@@ -249,7 +238,7 @@ def test_a_refused_request_starts_nothing(
         },
     )
     space.policy(refusing, name="no")
-    with _requests_of(plane, space) as made:
+    with _requests_of(shared_plane, space) as made:
         with pytest.raises(Refused, match="no"):
             space.trigger("refused")
         dry = {"metadata": {"name": "dry", "labels": {"team": "blue"}}}
@@ -262,12 +251,12 @@ def test_a_refused_request_starts_nothing(
 
 
 @contextmanager
-def _requests_of(plane: ControlPlane, space: Space) -> Iterator[set[str]]:
+def _requests_of(shared_plane: ControlPlane, space: Space) -> Iterator[set[str]]:
     """Collect the UpdateRequests for policies of the test, until the block ends.
 
     Objects that earlier tests generated go later, and start requests of their own.
     """
-    client = Client(Pool(from_kubeconfig(plane.kubeconfig)), "test")
+    client = Client(Pool(from_kubeconfig(shared_plane.kubeconfig)), "test")
     scope = WatchScope(resource=UPDATE_REQUESTS, namespace="kyverno")
     informer: Informer[bytes] = Informer(client, scope, whole)
     found: set[str] = set()
@@ -323,10 +312,12 @@ def _is_taken(space: Space, rule: Json) -> bool:
     return True
 
 
-def test_many(cluster: Cluster, api: Api, plane: ControlPlane, space: Space) -> None:
+def test_many(
+    cluster: Cluster, api: Api, shared_plane: ControlPlane, space: Space
+) -> None:
     """Nothing is lost, few calls each; the policy's end takes all objects with it."""
     path = space.policy(space.generate(data=POLICY_DATA))
-    plane.audit.mark()
+    shared_plane.audit.mark()
 
     def some(start: int) -> None:
         with Api(cluster.access) as own:
@@ -339,16 +330,16 @@ def test_many(cluster: Cluster, api: Api, plane: ControlPlane, space: Space) -> 
     wanted = {f"t{number}" for number in range(MANY)}
     wait_for(lambda: space.names() == wanted)
     space.await_done()
-    asked = plane.audit.asked(USER)
+    asked = shared_plane.audit.asked(USER)
     calls = [one for one in asked if one.resource not in ("leases", "events")]
     # Beside these three there is the UpdateRequest that the leader creates.
     assert len(calls) <= 3.5 * MANY, Counter((o.verb, o.resource) for o in calls)
     created = [one for one in calls if (one.verb, one.resource) == _CREATED]
     assert len([one for one in created if one.code == 201]) == MANY
-    plane.audit.mark()
+    shared_plane.audit.mark()
     api.delete(path)
     wait_for(lambda: not space.names())
-    calls = [one for one in plane.audit.asked(USER) if one.verb == "delete"]
+    calls = [one for one in shared_plane.audit.asked(USER) if one.verb == "delete"]
     assert len([one for one in calls if one.resource == "configmaps"]) == MANY
     assert api.get(REQUESTS)["items"] == []
 

@@ -28,8 +28,7 @@ from tests.e2e.background import (
 )
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.crds import install_crds
-from tests.e2e.product import Product, holder_of
+from tests.e2e.product import Product, holder_of, started
 from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -41,25 +40,12 @@ WANTED = {f"t{number}" for number in range(MANY)}
 
 
 @pytest.fixture(scope="module")
-def plane(cluster: Cluster, api: Api) -> ControlPlane:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster runs a kyverno-mp of its own")
-    install_crds(api)
-    return cluster.plane
-
-
-@pytest.fixture(scope="module")
 def running(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+    shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
     extra = {**POOL, "RESTART_DELAY_S_MAX": "1"}
-    product = Product(plane, tmp_path_factory.mktemp("faults"), extra=extra)
-    product.start()
-    try:
+    with started(shared_plane, tmp_path_factory.mktemp("faults"), extra) as product:
         yield product
-    finally:
-        product.stop()
-        print(product.program.log.read_text()[-6000:])
 
 
 @pytest.fixture
@@ -118,15 +104,15 @@ def _victim(running: Product, role: str) -> int:
 
 
 def test_the_api_server_is_away(
-    cluster: Cluster, plane: ControlPlane, space: Space
+    cluster: Cluster, shared_plane: ControlPlane, space: Space
 ) -> None:
     """What was accepted just before is made when it is back."""
     space.policy(space.generate(data=DATA))
     put_triggers(cluster, space)
-    plane.apiserver.stop(signal.SIGKILL)
+    shared_plane.apiserver.stop(signal.SIGKILL)
     time.sleep(AWAY_S)
-    plane.apiserver.start()
-    with Api(plane.access) as own:
+    shared_plane.apiserver.start()
+    with Api(shared_plane.access) as own:
         wait_for(lambda: _answers(own))
     wait_for(lambda: space.names() == WANTED)
     space.await_done()
@@ -140,7 +126,7 @@ def _answers(api: Api) -> bool:
 
 
 def test_a_policy_that_goes_while_nobody_holds_the_lease(
-    api: Api, plane: ControlPlane, space: Space, running: Product
+    api: Api, shared_plane: ControlPlane, space: Space, running: Product
 ) -> None:
     """Its objects go afterwards; those of a rule that keeps them stay."""
     keeping = space.generate(
@@ -168,7 +154,7 @@ def test_a_policy_that_goes_while_nobody_holds_the_lease(
 
 
 def test_a_restart_writes_nothing(
-    api: Api, plane: ControlPlane, space: Space, running: Product
+    api: Api, shared_plane: ControlPlane, space: Space, running: Product
 ) -> None:
     """What is as the rules want it stays as it is."""
     space.policy(space.generate(data=DATA))
@@ -177,13 +163,13 @@ def test_a_restart_writes_nothing(
     space.await_done()
     before = space.version("t")
     running.stop()
-    plane.audit.mark()
+    shared_plane.audit.mark()
     running.start()
     wait_for(lambda: holder_of(api, BACKGROUND) == "first")
     space.trigger("late")
     wait_for(lambda: space.names() == {"t", "late"})
     space.await_done()
     assert space.version("t") == before
-    asked = plane.audit.asked(USER, writes=True)
+    asked = shared_plane.audit.asked(USER, writes=True)
     made = [one for one in asked if one.done and one.verb in ("create", "delete")]
     assert {one.name for one in made if one.resource == "configmaps"} == {"late"}

@@ -19,8 +19,7 @@ import pytest
 from tests.e2e.api import Api, Refused
 from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.crds import install_crds
-from tests.e2e.product import CLEANUP, Product, holder_of
+from tests.e2e.product import CLEANUP, Product, configured, holder_of, started
 from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -36,12 +35,9 @@ Json = Any
 
 
 @pytest.fixture(scope="module")
-def plane(cluster: Cluster, api: Api) -> ControlPlane:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster runs a kyverno-mp of its own")
-    install_crds(api)
+def plane(shared_plane: ControlPlane, api: Api) -> ControlPlane:
     grant(api, "configmaps")
-    return cluster.plane
+    return shared_plane
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +46,11 @@ def running(
 ) -> Iterator[Product]:
     folder = tmp_path_factory.mktemp("cleanup")
     extra = {"CLEANUP_WORKERS": "1", "CLEANUP_DISCOVERY_S": "5"}
-    product = Product(plane, folder, extra={**extra, "POD_NAME": "first"})
-    product.start()
-    try:
+    with (
+        started(plane, folder, {**extra, "POD_NAME": "first"}) as product,
+        configured(plane, generateSuccessEvents="true"),
+    ):
         yield product
-    finally:
-        product.stop()
-        print(product.program.log.read_text()[-6000:])
 
 
 @pytest.fixture

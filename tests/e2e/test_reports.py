@@ -14,10 +14,8 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e.api import Api
-from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.crds import install_crds
-from tests.e2e.product import Product, holder_of
+from tests.e2e.product import Product, holder_of, started
 from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -31,24 +29,13 @@ Json = Any
 
 
 @pytest.fixture(scope="module")
-def plane(cluster: Cluster, api: Api) -> ControlPlane:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster runs a kyverno-mp of its own")
-    install_crds(api)
-    return cluster.plane
-
-
-@pytest.fixture(scope="module")
 def running(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+    shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
-    product = Product(plane, tmp_path_factory.mktemp("reports"), extra=_SETTINGS)
-    product.start()
-    try:
+    with started(
+        shared_plane, tmp_path_factory.mktemp("reports"), _SETTINGS
+    ) as product:
         yield product
-    finally:
-        product.stop()
-        print(product.program.log.read_text()[-6000:])
 
 
 class Space:

@@ -15,10 +15,8 @@ import pytest
 
 from tests.e2e import etcd
 from tests.e2e.api import Api
-from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.crds import install_crds
-from tests.e2e.product import Product, holder_of
+from tests.e2e.product import Product, holder_of, started
 from tests.e2e.test_reports import REPORTS, Space
 from tests.e2e.waiting import wait_for
 
@@ -36,30 +34,17 @@ Json = Any
 
 
 @pytest.fixture(scope="module")
-def plane(cluster: Cluster, api: Api) -> ControlPlane:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster is not ours to stop")
-    install_crds(api)
-    return cluster.plane
-
-
-@pytest.fixture(scope="module")
 def running(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+    shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
-    product = Product(plane, tmp_path_factory.mktemp("faults"), extra=_SETTINGS)
-    product.start()
-    try:
+    with started(shared_plane, tmp_path_factory.mktemp("faults"), _SETTINGS) as product:
         yield product
-    finally:
-        product.stop()
-        print(product.program.log.read_text()[-6000:])
 
 
 @pytest.fixture
-def space(plane: ControlPlane, running: Product) -> Iterator[Space]:
+def space(shared_plane: ControlPlane, running: Product) -> Iterator[Space]:
     # A connection of its own: the API server is killed.
-    with Api(plane.access) as api:
+    with Api(shared_plane.access) as api:
         wait_for(lambda: holder_of(api, REPORTS) == "first")
         name = f"faults-{time.monotonic_ns()}"
         api.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -107,7 +92,9 @@ def _answers(api: Api) -> bool:
         return False
 
 
-def test_reports_converge(space: Space, running: Product, plane: ControlPlane) -> None:
+def test_reports_converge(
+    space: Space, running: Product, shared_plane: ControlPlane
+) -> None:
     """Processes die while objects come; the API server goes; etcd is compacted."""
     space.policy()
     with ThreadPoolExecutor(1) as pool:
@@ -115,14 +102,14 @@ def test_reports_converge(space: Space, running: Product, plane: ControlPlane) -
         _kill(running, "reports-evaluator")
         _kill(running, "reports")
         coming.result()
-    plane.apiserver.stop(signal.SIGKILL)
-    plane.apiserver.start()
-    with Api(plane.access) as own:
+    shared_plane.apiserver.stop(signal.SIGKILL)
+    shared_plane.apiserver.start()
+    with Api(shared_plane.access) as own:
         wait_for(lambda: _answers(own), 60)
         again = Space(own, space.name)
         _create(again, range(MANY // 2, MANY))
         # Watches that go on where they were get 410 Gone.
-        etcd.compact(plane.etcd_url)
+        etcd.compact(shared_plane.etcd_url)
         wait_for(lambda: _is_right(again), 180)
         found = _ours(again)
         own.ask("DELETE", again.reports)

@@ -16,10 +16,8 @@ import pytest
 
 from kyverno_mp.limits import RESULTS_UNCLAIMED_S_MAX
 from tests.e2e.api import Api
-from tests.e2e.conftest import Cluster
 from tests.e2e.control_plane import ControlPlane
-from tests.e2e.crds import install_crds
-from tests.e2e.product import Product, holder_of
+from tests.e2e.product import Product, holder_of, started
 from tests.e2e.waiting import WAIT_S, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -34,25 +32,12 @@ Json = Any
 
 
 @pytest.fixture(scope="module")
-def plane(cluster: Cluster, api: Api) -> ControlPlane:
-    if cluster.plane is None:
-        pytest.skip("an existing cluster runs a kyverno-mp of its own")
-    install_crds(api)
-    return cluster.plane
-
-
-@pytest.fixture(scope="module")
 def running(
-    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+    shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
     folder = tmp_path_factory.mktemp("review-results")
-    product = Product(plane, folder, extra=_SETTINGS)
-    product.start()
-    try:
+    with started(shared_plane, folder, _SETTINGS) as product:
         yield product
-    finally:
-        product.stop()
-        print(product.program.log.read_text()[-6000:])
 
 
 class Space:

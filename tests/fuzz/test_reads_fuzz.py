@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.jmespath.link import link
 from kyverno_mp.expr.jmespath.parse import parse
-from kyverno_mp.expr.jmespath.reads import Found, ReadsUnknown, follow
+from kyverno_mp.expr.jmespath.reads import follow
 from kyverno_mp.expr.pattern.link import link_pattern
 from kyverno_mp.expr.pattern.parse import parse_pattern
 from kyverno_mp.expr.pattern.reads import mark_pattern
-from kyverno_mp.expr.reads import Reads, cutter
+from kyverno_mp.expr.reads import Found, Reads, ReadsUnknown, cutter
 from tests.fuzz.test_jmespath_fuzz import runtime
 from tests.fuzz.test_pattern_fuzz import (
     META_PATTERNS,

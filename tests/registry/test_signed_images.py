@@ -8,32 +8,10 @@ import yaml
 
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
-from tests.image_rig import Repository, Signer
+from tests.image_rig import Repository, Signer, signed_policy
 from tests.registry.conftest import Cli, Registry
 
 _DEADLINE_S = 60
-
-
-def _policy(host: str, signer: Signer) -> str:
-    keys = {"publicKeys": signer.pem, "rekor": {"ignoreTlog": True}}
-    rule = {
-        "name": "verify",
-        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
-        "verifyImages": [
-            {
-                "imageReferences": [f"{host}/*"],
-                "attestors": [{"entries": [{"keys": keys}]}],
-            }
-        ],
-    }
-    return yaml.safe_dump(
-        {
-            "apiVersion": "kyverno.io/v1",
-            "kind": "ClusterPolicy",
-            "metadata": {"name": "signed"},
-            "spec": {"validationFailureAction": "Enforce", "rules": [rule]},
-        }
-    )
 
 
 @pytest.mark.parametrize("is_ours", [True, False])
@@ -52,7 +30,7 @@ def test_signed_image(
     repository.push(client, registry.host, until)
     image = registry.image(f"{repository.name}:v1")
     policy, pod = tmp_path / "policy.yaml", tmp_path / "pod.yaml"
-    policy.write_text(_policy(registry.host, signer))
+    policy.write_text(signed_policy(registry.host, signer))
     pod.write_text(
         yaml.safe_dump(
             {

@@ -25,7 +25,7 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.watch import WatchScope, list_all
-from kyverno_mp.program.validating_policy.evaluate import fault_or_match
+from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
 

@@ -165,6 +165,7 @@ def _scene(
         load_cluster_data(
             (),
             registry=options.registry,
+            layout=options.image_layout,
             targets=targets,
             context=context,
             plurals=plurals,

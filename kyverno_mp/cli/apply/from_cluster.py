@@ -66,7 +66,9 @@ def _scene(
     )
     admission = compile_admission(policies)
     params += load_params(cluster.client, admission, directory)
-    images = registry_images() if options.registry else None
+    layout = options.image_layout
+    uses_images = options.registry or bool(layout)
+    images = registry_images(layout) if uses_images else None
     plurals = {
         (one.group, one.kind): one.plural
         for one in directory.resources
@@ -74,8 +76,9 @@ def _scene(
     }
     ports = ClusterPorts(cluster, directory)
     cluster_data = live_cluster_data(ports, images)
-    if options.registry:
-        cluster_data = replace(cluster_data, reviewed_images=image_verification())
+    if uses_images:
+        reviewed = image_verification(layout)
+        cluster_data = replace(cluster_data, reviewed_images=reviewed)
     return Scene(given, cluster_data, params, plurals, errors, unread)
 
 

@@ -29,6 +29,7 @@ class Options:
     output_format: str = "yaml"
     stdin: bool = False
     registry: bool = False
+    image_layout: str = ""
     audit_warn: bool = False
     warn_exit_code: int = 0
     warn_no_pass: bool = False

@@ -171,6 +171,7 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
     *,
     folder: Path = _HERE,
     registry: bool = False,
+    layout: str = "",
     targets: Sequence[Json] = (),
     resources: Sequence[Json] = (),
     context: "ContextFile | None" = None,
@@ -179,6 +180,7 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
     """Return cluster data from ClusterResource files and mutate-existing targets.
 
     Without either there is no client, so rules with targets fail with that message.
+    ``layout``: a folder of images instead of registries;
     ``resources``: the objects of the run, which a simulated cluster has, too;
     ``context``: what policies in CEL see without one; ``plurals``: of more kinds.
     """
@@ -188,7 +190,8 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
         _add_cluster(Path(path), folder, objects, defined)
     by_kind = {kind: plural for (_, kind), plural in defined.items()}
     known = GivenObjects(objects, by_kind) if paths else None
-    images = registry_images() if registry else None
+    registry = registry or bool(layout)
+    images = registry_images(layout) if registry else None
     if paths:
         everything = [*resources, *targets, *objects]
         cel = simulated_ports(everything, (plurals or {}) | defined, images)
@@ -199,7 +202,7 @@ def load_cluster_data(  # noqa: PLR0913 - the inputs of a run, keyword-only
         config_maps=known,
         api_calls=known,
         images=images,
-        reviewed_images=image_verification() if registry else None,
+        reviewed_images=image_verification(layout) if registry else None,
         objects=(
             GivenTargets([*objects, *targets], is_cluster=bool(paths))
             if paths or targets
@@ -243,16 +246,24 @@ def _add_cluster(
         plurals[key] = names.get("plural", "")
 
 
-def registry_images() -> Images:
-    """Return the registries, with the credentials of this machine's docker."""
+def registry_images(layout: str = "") -> Images:
+    """Return the registries, with the credentials of this machine's docker.
+
+    ``layout``: a folder instead of registries.
+    """
     # Importing TLS costs 20 ms, which only a run with --registry pays.
+    if layout:
+        from kyverno_mp.cli.cluster.image_access import layout_client
+        from kyverno_mp.cli.cluster.registry_access import RegistryImages
+
+        return RegistryImages(layout_client(layout))
     from kyverno_mp.cli.cluster.registry_access import RegistryImages, docker_client
 
     return RegistryImages(docker_client())
 
 
-def image_verification() -> Callable[[], ReviewedImages]:
+def image_verification(layout: str = "") -> Callable[[], ReviewedImages]:
     """Return the port of verifyImages rules, with docker's credentials."""
     from kyverno_mp.cli.cluster.image_access import image_reviews
 
-    return image_reviews(uses_docker=True)
+    return image_reviews(uses_docker=True, layout=layout)

@@ -6,17 +6,22 @@ May touch: docker's config.json, the network, the clock.
 Source: docs/behaviour/images 2.1 (CLI), 6 (client choice).
 """
 
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns, user_agent
 from kyverno_mp.cli.cluster.trust import LocalTrustRoot, ask_log
+from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.verifier import ImageReview
-from kyverno_mp.program.ports import RegistryAccess, ReviewedImages
+from kyverno_mp.limits import IMAGES_AT_ONCE_MAX
+from kyverno_mp.program.ports import RegistryAccess
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.registry.layout import LayoutRegistry
 
 _DOCKER: Final = "default"
 
@@ -27,6 +32,7 @@ class _Clients:
     def __init__(self, *, uses_docker: bool) -> None:
         self._uses_docker = uses_docker
         self._known: dict[tuple[bool, bool], Client] = {}
+        self._lock = threading.Lock()
 
     def __call__(self, access: RegistryAccess) -> Client:
         """Return the client.
@@ -37,19 +43,20 @@ class _Clients:
         own = bool(access.providers or access.secrets)
         docker = _DOCKER in access.providers if own else self._uses_docker
         key = (docker, access.insecure)
-        client = self._known.get(key)
-        if client is None:
-            # SAFETY: the insecure client is one of its own; upstream's shared
-            # transport stops checking every registry.
-            client = self._known[key] = (
-                docker_client(insecure=access.insecure)
-                if docker
-                else Client(
-                    lambda _registry: Credentials(),
-                    user_agent=user_agent(),
-                    insecure=access.insecure,
+        with self._lock:
+            client = self._known.get(key)
+            if client is None:
+                # SAFETY: the insecure client is one of its own; upstream's shared
+                # transport stops checking every registry.
+                client = self._known[key] = (
+                    docker_client(insecure=access.insecure)
+                    if docker
+                    else Client(
+                        lambda _registry: Credentials(),
+                        user_agent=user_agent(),
+                        insecure=access.insecure,
+                    )
                 )
-            )
         return client
 
 
@@ -57,17 +64,41 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _until(deadline_ns: int) -> int:
+def until(deadline_ns: int) -> int:
+    """Return the end of one read."""
     return min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()
 
 
-def image_reviews(*, uses_docker: bool) -> Callable[[], ReviewedImages]:
-    """Return what begins a review; ``uses_docker``: with docker's credentials."""
+def layout_client(folder: str) -> Client:
+    """Return a client of a folder instead of registries. Raises: SettingInvalid."""
+    return Client(
+        lambda _registry: Credentials(),
+        user_agent=user_agent(),
+        send=LayoutRegistry(Path(folder)),
+    )
+
+
+def clients(
+    *, uses_docker: bool, layout: str = ""
+) -> Callable[[RegistryAccess], Client]:
+    """Return the client for each access; ``layout``: a folder instead of registries."""
+    if not layout:
+        return _Clients(uses_docker=uses_docker)
+    known = layout_client(layout)
+    return lambda _access: known
+
+
+def image_reviews(*, uses_docker: bool, layout: str = "") -> Callable[[], ImageReview]:
+    """Return what begins a review; ``uses_docker``: with docker's credentials.
+
+    ``layout``: a folder instead of registries; no log is asked then.
+    """
     return partial(
         ImageReview,
-        _Clients(uses_docker=uses_docker),
+        clients(uses_docker=uses_docker, layout=layout),
         _now,
-        _until,
+        until,
         trust=LocalTrustRoot(),
-        send=ask_log,
+        send=None if layout else ask_log,
+        helpers=Helpers(IMAGES_AT_ONCE_MAX - 1),
     )

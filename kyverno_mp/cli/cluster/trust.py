@@ -7,6 +7,7 @@ Source: docs/behaviour/images 3.8.
 """
 
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -35,6 +36,7 @@ class LocalTrustRoot:
 
     def __init__(self) -> None:
         self._tuf: TufTrustRoot | None = None
+        self._lock = threading.Lock()
 
     def fulcio_roots(self, deadline_ns: int) -> Sequence[x509.Certificate]:
         """Return the roots. Raises: ExpressionFailed."""
@@ -53,12 +55,13 @@ class LocalTrustRoot:
         return self._repository().target(name, deadline_ns)
 
     def _repository(self) -> TufTrustRoot:
-        if self._tuf is None:
-            mirror, root = _repository()
-            self._tuf = TufTrustRoot(
-                mirror, root, mirror_reader(exchange, user_agent())
-            )
-        return self._tuf
+        with self._lock:
+            if self._tuf is None:
+                mirror, root = _repository()
+                self._tuf = TufTrustRoot(
+                    mirror, root, mirror_reader(exchange, user_agent())
+                )
+            return self._tuf
 
 
 def _repository() -> tuple[str, bytes]:

@@ -75,6 +75,11 @@ _OPTIONS_OF_OUTPUT: Final = (
     click.Option(["-i", "--stdin"], **_FLAG, help="Print no heading."),
     click.Option(["--registry"], **_FLAG, help="Allow access to image registries."),
     click.Option(
+        ["--image-layout"],
+        **_TEXT,
+        help="OCI image layout folder, read instead of registries.",
+    ),
+    click.Option(
         ["--audit-warn"],
         **_FLAG,
         help="Count failures of Audit policies as warnings.",

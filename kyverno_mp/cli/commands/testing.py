@@ -59,6 +59,11 @@ command = Command(
         click.Option(
             ["--registry"], is_flag=True, help="Allow access to image registries."
         ),
+        click.Option(
+            ["--image-layout"],
+            default="",
+            help="OCI image layout folder, read instead of registries.",
+        ),
         click.Option(["--fail-only"], is_flag=True, help="Print failed results only."),
         click.Option(["--remove-color"], is_flag=True, help="Print without colours."),
         click.Option(

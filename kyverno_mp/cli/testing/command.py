@@ -77,7 +77,9 @@ def _run_in(folders: Sequence[str], options: Options) -> int:
 
         outcomes = run_all(
             wanted,
-            lambda test, echo: run_test(test, echo, registry=options.registry),
+            lambda test, echo: run_test(
+                test, echo, registry=options.registry, layout=options.image_layout
+            ),
             echo_below,
             jobs_for(options.jobs, len(wanted)),
             advance,

@@ -46,14 +46,16 @@ from kyverno_mp.policy.fields.mutation import CloneFrom
 from kyverno_mp.values.jsonvalue import Json
 
 
-def run_test(test: TestFile, echo: Echo, *, registry: bool = False) -> TestRun:
+def run_test(
+    test: TestFile, echo: Echo, *, registry: bool = False, layout: str = ""
+) -> TestRun:
     """Run one test and compare; raises CommandFailed when it cannot be loaded.
 
     A test that needs a feature that this version does not evaluate is not run: a
     partial run proves little, because policies change the input of other policies.
     """
     try:
-        return _run_test(test, echo, registry=registry)
+        return _run_test(test, echo, registry=registry, layout=layout)
     except NotEvaluated as error:
         echo(f"  Skipped: {error.message}")
         return not_run(test, [error.message.partition(": ")[2]])
@@ -62,7 +64,7 @@ def run_test(test: TestFile, echo: Echo, *, registry: bool = False) -> TestRun:
         raise CommandFailed(text, error.exit_code) from error
 
 
-def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
+def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> TestRun:
     echo(f"Loading test  ( {test.path} ) ...")
     echo("  Loading values/variables ...")
     values = _values(test, echo)
@@ -89,6 +91,7 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool) -> TestRun:
         test.paths("clusterResources"),
         folder=test.folder,
         registry=registry,
+        layout=layout,
         targets=targets,
         resources=resources,
         context=_context(test),

@@ -16,6 +16,7 @@ class Options:
     test_case_selector: str = "policy=*,rule=*,resource=*"
     output_format: str = ""
     registry: bool = False
+    image_layout: str = ""
     fail_only: bool = False
     remove_color: bool = False
     detailed_results: bool = False

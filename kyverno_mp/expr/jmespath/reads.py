@@ -12,70 +12,17 @@ function) read their whole operands. Unknown constructs raise ReadsUnknown; noth
 guessed.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import reduce
 from typing import Final
 
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.nodes import Node
-from kyverno_mp.expr.reads import Reads
+from kyverno_mp.expr.reads import Found, ReadsUnknown, both
 
 _PURE: Final = frozenset(
     {"contains", "ends_with", "length", "max", "min", "not_null", "starts_with", "type"}
 )
 """Functions whose result depends only on their arguments, and that do not build texts,
 which could contain a variable."""
-
-
-class ReadsUnknown(Exception):
-    """The reads of an expression are unknown."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The possible origins of a value: one of ``places``, or a list of ``items``.
-
-    With neither, all reads of the value are already marked.
-    """
-
-    places: tuple[Reads, ...] = ()
-    items: tuple["Found", ...] = ()
-    bound: Mapping[str, "Found"] = field(default_factory=dict)
-    """Names that shadow those of the place, e.g. ``element`` in a loop."""
-
-    def read_whole(self) -> None:
-        """Mark everything that the value may contain."""
-        for place in self.places:
-            place.whole = True
-        for item in self.items:
-            item.read_whole()
-
-    def elements(self) -> "Found":
-        """Return the possible origins of an element, if the value is a list."""
-        return both(Found(tuple([p.each for p in self.places])), *self.items)
-
-    def named(self, name: str) -> "Found":
-        """Return the possible origins of the value's member ``name``."""
-        if name in self.bound:
-            return self.bound[name]
-        return Found(tuple([place.field(name) for place in self.places]))
-
-
-def both(*found: Found) -> Found:
-    """Return the union of these origins."""
-
-    def join(one: Found, other: Found) -> Found:
-        return Found(
-            _without_twins(one.places + other.places),
-            _without_twins(one.items + other.items),
-        )
-
-    return reduce(join, found, Found())
-
-
-def _without_twins(found: tuple) -> tuple:  # type: ignore[type-arg]
-    return tuple({id(each): each for each in found}.values())
 
 
 def follow(node: Node, given: Found) -> Found:

@@ -23,6 +23,8 @@ _EVERY_S: Final = 1.0
 _FAILING_S_MAX: Final = 60.0
 """Every restart of an API server causes shorter failures."""
 _POLICIES: Final = frozenset({"clusterpolicies", "policies", "policyexceptions"})
+_CEL: Final = ".policies.kyverno.io"
+"""The end of the names of policies in CEL and their exceptions."""
 
 
 class FailingResource(msgspec.Struct, frozen=True):
@@ -119,7 +121,7 @@ def stale_resources(health: LeaderHealth | None, *, now_ns: int) -> tuple[str, .
 
 
 def _meaning(resource: str) -> str:
-    if resource in _POLICIES:
+    if resource in _POLICIES or resource.endswith(_CEL):
         return "policies"
     # A single object with a name is a ConfigMap of the operator.
     return "the configuration" if "/" in resource else "their data for policies"

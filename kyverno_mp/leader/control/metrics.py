@@ -13,6 +13,7 @@ from typing import Any, Final
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.leader.cluster import CEL_GROUP, is_not_served
 from kyverno_mp.leader.control.health import FailingResource
 from kyverno_mp.telemetry.families import (
     DEFECTS,
@@ -68,7 +69,9 @@ class LeaderMetrics:
         for informer in self.informers:
             resource = (_name_of(informer.scope),)
             recorder.series(WATCHED).hold(resource, len(informer))
-            recorder.series(WATCH_FAILURES).hold(resource, informer.failures)
+            # A kind that an older installation lacks is no failure.
+            failures = 0 if is_not_served(informer) else informer.failures
+            recorder.series(WATCH_FAILURES).hold(resource, failures)
             if informer.last_message_ns:
                 silence_s = (now_ns - informer.last_message_ns) / 1e9
                 recorder.series(WATCH_SILENCE).hold(resource, round(silence_s, 3))
@@ -79,7 +82,9 @@ class LeaderMetrics:
         A success resets the time.
         """
         before = self._failing_ns
-        failing = [one for one in self.informers if one.failures]
+        failing = [
+            one for one in self.informers if one.failures and not is_not_served(one)
+        ]
         names = [_name_of(one.scope) for one in failing]
         self._failing_ns = {name: before.get(name, now_ns) for name in names}
         return tuple(
@@ -89,7 +94,12 @@ class LeaderMetrics:
 
 
 def _name_of(scope: WatchScope) -> str:
-    """Return e.g. ``configmaps``, or ``configmaps/kyverno`` for a single object."""
+    """Return e.g. ``configmaps``, or ``configmaps/kyverno`` for a single object.
+
+    Two groups have PolicyExceptions; that of policies in CEL is named.
+    """
     one = scope.field_selector.removeprefix("metadata.name=")
-    plural = scope.resource.plural
+    plural, group = scope.resource.plural, scope.resource.group
+    if group == CEL_GROUP:
+        plural = f"{plural}.{group}"
     return f"{plural}/{one}" if one else plural

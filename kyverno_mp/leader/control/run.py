@@ -110,8 +110,8 @@ def run_leader(settings: Settings, runtime_dir: Path, cert: Path, key: Path) -> 
         *cluster_data.informers,
         *configuration.informers,
     ]
-    metrics.informers = [*informers, context.informer]
-    for informer in (*metrics.informers, *policies.cel_informers):
+    metrics.informers = [*informers, context.informer, *policies.cel_informers]
+    for informer in metrics.informers:
         informer.start()
     sources = Sources(
         policies,

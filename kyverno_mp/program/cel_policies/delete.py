@@ -24,7 +24,7 @@ from kyverno_mp.program.cel_policies.scope import (
 )
 from kyverno_mp.program.context.cel_scope import Shared, link_variables
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.evaluate import fault_or_match
+from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.scope import Facts
 
 

@@ -20,7 +20,8 @@ from kyverno_mp.program.cel_policies.scope import (
 )
 from kyverno_mp.program.context.cel_scope import Shared, link, link_variables
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.evaluate import exempt, fault_or_match
+from kyverno_mp.program.validating_policy.constraints import fault_or_match
+from kyverno_mp.program.validating_policy.evaluate import exempt
 from kyverno_mp.program.validating_policy.scope import Facts
 
 

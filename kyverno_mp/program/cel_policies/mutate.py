@@ -34,10 +34,12 @@ from kyverno_mp.program.context.cel_scope import (
     link_variables,
 )
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.evaluate import (
-    exempt,
+from kyverno_mp.program.validating_policy.constraints import (
     fault_or_match,
     is_selector_free,
+)
+from kyverno_mp.program.validating_policy.evaluate import (
+    exempt,
 )
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.json_equal import whole_numbers

@@ -7,7 +7,7 @@ Source: docs/behaviour/images 2.5.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 from kyverno_mp.expr.conditions.link import ConditionsProgram, link_conditions
@@ -21,14 +21,13 @@ from kyverno_mp.policy.fields.image_verification import (
     AttestorSet,
 )
 from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.images.ahead import WITH_DIGEST
 from kyverno_mp.program.images.attestors import BlockReader
 from kyverno_mp.program.images.selection import Image
 from kyverno_mp.values.dotted import merged
 from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
-
-_WITH_DIGEST: Final = frozenset({"Notary", "SigstoreBundle"})
 
 
 class LinkedChecks(NamedTuple):
@@ -155,7 +154,7 @@ class _Attestation:
     def _resolve(self) -> None:
         """KYVERNO: only some forms tell the digest (docs/behaviour/images 2.3)."""
         reader = self._reader
-        if reader.block.type in _WITH_DIGEST:
+        if reader.block.type in WITH_DIGEST:
             digest = reader.images.digest(
                 self._image.text, reader.access, reader.deadline_ns
             )

@@ -20,6 +20,7 @@ from kyverno_mp.policy.fields.image_verification import ImageVerification
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import Outcome, cut
 from kyverno_mp.program.context.rule_context import RuleContext
+from kyverno_mp.program.images.ahead import read_ahead
 from kyverno_mp.program.images.attestations import link_checks, verify_attestations
 from kyverno_mp.program.images.attestors import BlockReader, verify_sets
 from kyverno_mp.program.images.filled import require_filled
@@ -118,6 +119,12 @@ class _LinkedBlock:
         self.checks = tuple(map(link_checks, ir.conditions))
         self.deny = link_conditions(ir.deny) if ir.deny is not None else None
 
+    def verifies(self, image: Image, block: ImageVerification) -> bool:
+        """Return whether the entry asks for signatures of an image."""
+        return is_among(image.text, self.ir.references) and not is_among(
+            image.text, block.skip_image_references
+        )
+
     def rendered(self, scope: RuleContext) -> ImageVerification:
         """Substitute the variables of the entry. Raises: ExpressionFailed."""
         try:
@@ -211,6 +218,13 @@ class LinkedImageRule:
                 scope.runtime.deadline_ns,
                 is_tenants=bool(self.policy.namespace),
             )
+            if len(images) > 1:
+                asked = [
+                    (image, linked.verifies(image, block))
+                    for image in images
+                    if not _is_unchanged(image, state.given, request)
+                ]
+                reader = read_ahead(reader, asked)
             for image in images:
                 if _is_unchanged(image, state.given, request):
                     # KYVERNO: without a result (docs/behaviour/images 2.3).

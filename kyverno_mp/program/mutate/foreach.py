@@ -6,7 +6,7 @@ May touch: nothing outside its arguments; the scope is restored after each list.
 Source: docs/behaviour/engine 7.5.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from kyverno_mp.errors import InputError
@@ -37,6 +37,9 @@ _ROWS_AT_ONCE = 64
 """Elements whose values are kept, so that a long list takes no more memory."""
 
 Resource = dict[str, Json]
+_ApplyEach = Callable[
+    [LinkedPatch, Sequence[Values], Resource, Spender], Patched | None
+]
 
 
 class _MutateForEach:
@@ -106,7 +109,11 @@ class ForEach:
         """Whether ``apply_plain`` can be used."""
 
     def apply_plain(
-        self, frame: Frame, resource: Resource, spend: Spender
+        self,
+        frame: Frame,
+        resource: Resource,
+        spend: Spender,
+        apply: _ApplyEach = LinkedPatch.apply_each,
     ) -> Patched | None:
         """Apply without a scope; None if one is needed, as for nested entries."""
         count = 0
@@ -114,7 +121,7 @@ class ForEach:
         frame = frame.copy()
         for entry in self._entries:
             frame[OBJECT] = resource
-            patched = _plain(entry, frame, spend)
+            patched = _plain(entry, frame, spend, apply)
             if patched is None:
                 return None
             if patched.status == result.ERROR:
@@ -123,6 +130,12 @@ class ForEach:
                 count += 1
                 resource = patched.resource
         return _counted(count, resource)
+
+    def apply_linked(
+        self, frame: Frame, resource: Resource, spend: Spender
+    ) -> Patched | None:
+        """Apply as ``apply_plain``; None when that needs a general algorithm."""
+        return self.apply_plain(frame, resource, spend, LinkedPatch.apply_each_linked)
 
     def apply(self, scope: RuleContext, resource: Resource) -> Patched:
         """Patch by every entry, each on the result of the previous one."""
@@ -240,7 +253,9 @@ def _element(entry: _MutateForEach, scope: RuleContext, resource: Resource) -> P
     return entry.patch.apply(scope, resource)
 
 
-def _plain(entry: _MutateForEach, frame: Frame, spend: Spender) -> Patched | None:
+def _plain(
+    entry: _MutateForEach, frame: Frame, spend: Spender, apply: _ApplyEach
+) -> Patched | None:
     """Patch for the elements of a plain entry; None when that needs a scope."""
     patch, row, path = entry.patch, entry.row, entry.path
     assert patch is not None
@@ -262,7 +277,7 @@ def _plain(entry: _MutateForEach, frame: Frame, spend: Spender) -> Patched | Non
         if values is None:
             return None
         rows.append(values)
-    return patch.apply_each(rows, resource, spend)
+    return apply(patch, rows, resource, spend)
 
 
 def _in_batches(

@@ -83,7 +83,7 @@ class JsonPatch:
     def _read(self, text: str, spend: Spender) -> _Read:
         read = self._known.get(text)
         if read is None:
-            operations = check_operations(_decoded(text, spend), spend)
+            operations = operations_of(text, spend)
             read = _Read(operations, None)
             if len(text) <= PATCH_TEXT_KEPT_BYTES_MAX:
                 read = _Read(operations, link_additions(operations))
@@ -91,6 +91,11 @@ class JsonPatch:
                     self._known.clear()
                 self._known[text] = read
         return read
+
+
+def operations_of(text: str, spend: Spender) -> list[Operation]:
+    """Return the operations of a text. Raises: ExpressionFailed."""
+    return check_operations(_decoded(text, spend), spend)
 
 
 _NO_OBJECT = "invalid value, expected object"

@@ -35,6 +35,13 @@ class Patched(NamedTuple):
     resource: dict[str, Json]
 
 
+def told(changed: dict[str, Json], resource: dict[str, Json]) -> Patched:
+    """Return the result of a patch that could be applied."""
+    if changed is resource:
+        return Patched(result.SKIP, NOTHING, resource)
+    return Patched(result.PASS, "", changed)
+
+
 def failed(message: str) -> Patched:
     """Return an error. KYVERNO: it leaves an empty object behind (engine 7.2)."""
     return Patched(result.ERROR, message, {})
@@ -98,6 +105,29 @@ class LinkedPatch:
         values = self.row(frame, spend)
         return None if values is None else self.apply_values(values, resource, spend)
 
+    def apply_linked(
+        self, frame: Frame, resource: dict[str, Json], spend: Spender
+    ) -> Patched | None:
+        """Apply as ``apply_plain``; None when that needs a general algorithm."""
+        assert self.row is not None
+        frame[OBJECT] = resource
+        values = self.row(frame, spend)
+        if values is None:
+            return None
+        if self._is_merge:
+            assert self._strategic is not None
+            changed = self._strategic.apply_linked(resource, values, spend)
+        else:
+            changed = self._changed_by([values], resource, spend)
+        return None if changed is None else told(changed, resource)
+
+    def apply_each_linked(
+        self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
+    ) -> Patched | None:
+        """Apply as ``apply_each``; None when that needs a general algorithm."""
+        changed = self._changed_by(rows, resource, spend) if rows else resource
+        return None if changed is None else told(changed, resource)
+
     @property
     def is_plain(self) -> bool:
         """Whether ``apply_plain`` can be used."""
@@ -140,9 +170,7 @@ class LinkedPatch:
             if patched.status == result.ERROR:
                 return patched
             changed = patched.resource
-        if changed is resource:
-            return Patched(result.SKIP, NOTHING, resource)
-        return Patched(result.PASS, "", changed)
+        return told(changed, resource)
 
     def _one_by_one(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender

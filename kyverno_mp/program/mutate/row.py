@@ -38,7 +38,7 @@ _INDEX: Final = "elementIndex"
 
 def object_path(lookup: Lookup) -> list[str] | None:
     """Return where in the object a query looks; None for any other query."""
-    names = _names(lookup)
+    names = path_of(lookup)
     return None if names is None or names[0] != OBJECT else names[1:]
 
 
@@ -96,7 +96,7 @@ def _text(lookup: Lookup, *, counts: bool = False) -> _Text | None:
 
     A separate query for DELETE does not matter to rules that mutate.
     """
-    names = _names(lookup)
+    names = path_of(lookup)
     if names is None:
         return None
     first, *path = names
@@ -118,7 +118,8 @@ def _text(lookup: Lookup, *, counts: bool = False) -> _Text | None:
     return text
 
 
-def _names(lookup: Lookup) -> list[str] | None:
+def path_of(lookup: Lookup) -> list[str] | None:
+    """Return the names of a path, the first one OBJECT for one into the object."""
     names = None if lookup.node is None else field_names(lookup.node)
     # A query that contains this word loads the images of the object first.
     if names is None or "images" in lookup.text:

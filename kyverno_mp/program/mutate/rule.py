@@ -95,6 +95,21 @@ class LinkedMutation:
         found = RuleResult(self.ir.name, result.MUTATION, patched.status, text)
         return found, patched.resource
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``run_linked`` can be used."""
+        return self._plain is not None
+
+    def run_linked(
+        self, frame: Frame, resource: dict[str, Json], spend: Spender
+    ) -> Patched | None:
+        """Run by the linked forms of the patch alone; None if they cannot.
+
+        They read exactly what program/mutation_reads marks. Raises: InputError.
+        """
+        assert self._plain is not None
+        return self._plain.apply_linked(frame, resource, spend)
+
     def run(
         self, request: Request, scope: RuleContext, resource: dict[str, Json]
     ) -> tuple[list[RuleResult], dict[str, Json]]:
@@ -189,7 +204,11 @@ class LinkedMutation:
 def _message(patched: Patched) -> str:
     if patched.status != result.PASS:
         return patched.message
-    resource = patched.resource
+    return mutated_text(patched.resource)
+
+
+def mutated_text(resource: dict[str, Json]) -> str:
+    """Return the message of a rule that changed the object."""
     metadata = resource.get("metadata")
     # A patch may have replaced a name with a value that is not a text.
     name = namespace = None

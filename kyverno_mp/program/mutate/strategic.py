@@ -116,6 +116,23 @@ class StrategicPatch:
         except (Unfit, InputError):
             return None
 
+    def apply_linked(
+        self, resource: dict[str, Json], values: Values, spend: Spender
+    ) -> dict[str, Json] | None:
+        """Merge as ``apply``; None when that needs the general algorithm.
+
+        Raises: BudgetExceeded.
+        """
+        linked = self._linked(resource)
+        if linked is None:
+            return None
+        try:
+            return linked.apply(resource, values, spend)
+        except BudgetExceeded:
+            raise
+        except (Unfit, InputError):
+            return None
+
     def _linked(self, resource: dict[str, Json]) -> LinkedMerge | None:
         api_version, kind = resource.get("apiVersion"), resource.get("kind")
         last_version, last_kind, linked = self._last

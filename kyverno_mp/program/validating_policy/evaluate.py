@@ -11,12 +11,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-import msgspec
-
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.effects import EFFECT_PURE
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.ir.admission_policy import ConstraintsIR
-from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.ir.validating_policy import (
     CelExceptionIR,
     ValidatingBodyIR,
@@ -35,16 +32,28 @@ from kyverno_mp.program.context.cel_scope import (
 )
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.constraints import (
+    fault_or_match,
+    is_by_kind,
+    is_selector_free,
+)
+from kyverno_mp.program.validating_policy.reads import policy_reads
 from kyverno_mp.program.validating_policy.scans import expressions_of, is_derived
 from kyverno_mp.program.validating_policy.scope import (
     KYVERNO,
     NAMESPACED,
     Facts,
     KindScope,
+    pure_scope,
 )
 
 _NAMESPACE: Final = "namespaceObject"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+PASSED: Final = RuleResult("", result.VALIDATION, result.PASS, "success")
+SKIPPED: Final = RuleResult("", result.VALIDATION, result.SKIP, "skip")
+"""PERF: the usual results, which all reviews share. Never change one."""
 
 
 class Answer(NamedTuple):
@@ -63,14 +72,23 @@ class _Exception(NamedTuple):
     conditions: list[LinkedExpression]
 
 
-class _Body:
+class Body:
     """One linked copy of a policy."""
 
-    __slots__ = ("annotations", "conditions", "ir", "validations", "variables")
+    __slots__ = (
+        "annotations",
+        "conditions",
+        "ir",
+        "is_by_kind",
+        "validations",
+        "variables",
+    )
 
     def __init__(self, ir: ValidatingBodyIR, *, namespaced: bool) -> None:
         dialect = NAMESPACED if namespaced else KYVERNO
         self.ir = ir
+        self.is_by_kind = is_by_kind(ir.constraints)
+        """Whether its constraints are equal for all requests of one RequestKind."""
         self.conditions = link_conditions(ir.conditions, dialect)
         self.variables = link_variables(ir.variables, dialect)
         self.validations = [
@@ -91,13 +109,21 @@ class _Body:
 class LinkedValidatingPolicy:
     """One linked policy; safe to share between threads."""
 
-    __slots__ = ("_bodies", "_exceptions", "_is_derived", "ir", "reads_namespace")
+    __slots__ = (
+        "_bodies",
+        "_exceptions",
+        "_is_derived",
+        "_is_pure",
+        "ir",
+        "reads",
+        "reads_namespace",
+    )
 
     def __init__(self, ir: ValidatingPolicyIR) -> None:
         self.ir = ir
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
-        self._bodies = [_Body(body, namespaced=namespaced) for body in ir.bodies]
+        self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
         self._exceptions = [
             _Exception(one, link_conditions(one.conditions, dialect))
             for one in ir.exceptions
@@ -105,6 +131,9 @@ class LinkedValidatingPolicy:
         self.reads_namespace = _reads_namespace(ir)
         """The result depends on the labels or the content of the Namespace."""
         self._is_derived: bool | None = None
+        self._is_pure = ir.effects == EFFECT_PURE
+        self.reads = policy_reads(ir)
+        """The fields of the object that decide; None: something else may."""
 
     @property
     def is_derived(self) -> bool:
@@ -112,6 +141,31 @@ class LinkedValidatingPolicy:
         if self._is_derived is None:
             self._is_derived = is_derived(self.ir)
         return self._is_derived
+
+    def bodies_for(self, request: Request) -> tuple[Body, ...]:
+        """Return the copies that may match requests of this one's RequestKind."""
+        return tuple(
+            body
+            for body in self._bodies
+            if not body.is_by_kind or matches(body.ir.constraints, request)
+        )
+
+    def results(
+        self, bodies: Sequence[Body], facts: Facts, shared: Shared
+    ) -> list[RuleResult]:
+        """Return the results of a review; ``bodies``: those of ``bodies_for``."""
+        found: list[RuleResult] = []
+        for body in bodies:
+            one: RuleResult | None = None
+            if body.is_by_kind:
+                one = self._evaluated(body, facts, shared)
+            else:
+                is_match, one = self._matched(body, facts.request)
+                if is_match:
+                    one = self._evaluated(body, facts, shared)
+            if one is not None:
+                found.append(one)
+        return found
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Answer]:
         """Yield the answer of the policy as written, then those of its copies.
@@ -125,7 +179,7 @@ class LinkedValidatingPolicy:
             is_dropped = found is None and is_selector_free(body.ir.constraints)
             yield Answer(body.ir.copy, found, is_dropped)
 
-    def _matched(self, body: _Body, request: Request) -> tuple[bool, RuleResult | None]:
+    def _matched(self, body: Body, request: Request) -> tuple[bool, RuleResult | None]:
         """Return whether the constraints match, and the error of a bad selector."""
         if self.ir.is_json:
             return True, None
@@ -137,11 +191,15 @@ class LinkedValidatingPolicy:
         text = f"failed to execute matching: {fault}"
         return False, _verdict(result.ERROR, text, "match")
 
-    def _evaluated(self, body: _Body, facts: Facts, shared: Shared) -> RuleResult:
-        scope = KindScope(
-            facts, shared, body.variables, COST_MAX, self.ir.policy.namespace
-        )
+    def _evaluated(self, body: Body, facts: Facts, shared: Shared) -> RuleResult:
+        namespace = self.ir.policy.namespace
+        if self._is_pure:
+            scope = pure_scope(facts, shared, body.variables, COST_MAX, namespace)
+        else:
+            scope = KindScope(facts, shared, body.variables, COST_MAX, namespace)
         try:
+            if not self._exceptions:
+                return self._judged(body, scope)
             return self._decided(body, scope, self._matching(scope, facts, shared))
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to load context: {error.message}"
@@ -186,7 +244,7 @@ class LinkedValidatingPolicy:
             return False
 
     def _decided(
-        self, body: _Body, scope: KindScope, matching: Sequence[CelExceptionIR]
+        self, body: Body, scope: KindScope, matching: Sequence[CelExceptionIR]
     ) -> RuleResult:
         """Return the verdict of a matching object.
 
@@ -200,12 +258,21 @@ class LinkedValidatingPolicy:
             [image for one in matching for image in one.images],
             [value for one in matching for value in one.allowed_values],
         )
+        return self._judged(body, scope)
+
+    def _judged(self, body: Body, scope: KindScope) -> RuleResult:
+        """Return the verdict of an object that no exception exempts.
+
+        Raises: ExpressionFailed, BudgetExceeded.
+        """
         if not self._met(body.conditions, scope):
-            return _verdict(result.SKIP, "skip")
+            return SKIPPED
         for index, validation in enumerate(body.validations):
             if scope.value(validation.expression) is not True:
                 text = _message(validation, scope, index)
                 return _verdict(result.FAIL, text, annotations=_annotated(body, scope))
+        if not body.annotations:
+            return PASSED
         return _verdict(result.PASS, "success", annotations=_annotated(body, scope))
 
     def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
@@ -269,7 +336,7 @@ def _message(validation: Validation, scope: KindScope, index: int) -> str:
     return text or f"CEL expression validation failed at index {index}"
 
 
-def _annotated(body: _Body, scope: KindScope) -> dict[str, str]:
+def _annotated(body: Body, scope: KindScope) -> dict[str, str]:
     """Return the audit annotations. Raises: ExpressionFailed, BudgetExceeded."""
     found: dict[str, str] = {}
     for key, expression in body.annotations:
@@ -294,46 +361,3 @@ def _verdict(
     status: str, text: str, rule: str = "", annotations: dict[str, str] | None = None
 ) -> RuleResult:
     return RuleResult(rule, result.VALIDATION, status, cut(text), annotations or {})
-
-
-def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
-    """Return whether they match, and the error of a selector that does not parse.
-
-    KYVERNO: such a selector is an error only where the rest matches.
-    """
-    faults = [
-        one.error
-        for one in (constraints.namespace_selector, constraints.object_selector)
-        if one is not None and one.error
-    ]
-    if not faults:
-        return matches(constraints, request), ""
-    if not matches(_without_faults(constraints), request):
-        return False, ""
-    return False, faults[0]
-
-
-def is_selector_free(constraints: ConstraintsIR | None) -> bool:
-    """Return whether one rule without names matches, and nothing else."""
-    return (
-        constraints is not None
-        and not _selects(constraints.namespace_selector)
-        and not _selects(constraints.object_selector)
-        and not constraints.excluded
-        and len(constraints.rules) == 1
-        and not constraints.rules[0].names
-    )
-
-
-def _selects(selector: SelectorIR | None) -> bool:
-    return selector is not None and bool(selector.labels or selector.terms)
-
-
-def _without_faults(constraints: ConstraintsIR) -> ConstraintsIR:
-    """Return the constraints without selectors that do not parse."""
-    spaces, labels = constraints.namespace_selector, constraints.object_selector
-    return msgspec.structs.replace(
-        constraints,
-        namespace_selector=None if spaces is None or spaces.error else spaces,
-        object_selector=None if labels is None or labels.error else labels,
-    )

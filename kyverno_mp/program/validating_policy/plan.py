@@ -10,7 +10,6 @@ time from them. A policy that cannot be evaluated affects no other policy.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.errors import (
@@ -22,37 +21,37 @@ from kyverno_mp.errors import (
     without_frames,
 )
 from kyverno_mp.expr.scope import Pace, Runtime
-from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
+from kyverno_mp.limits import (
+    CANDIDATE_PLANS_MAX,
+    LINKED_RULES_MAX,
+    REVIEW_MESSAGES_CHARACTERS_MAX,
+)
 from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.planner import SLOW
+from kyverno_mp.program.recall import Key
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse, RuleResult
-from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.evaluate import (
+    PASSED,
+    SKIPPED,
+    LinkedValidatingPolicy,
+)
+from kyverno_mp.program.validating_policy.group import (
+    Group,
+    RequestKind,
+    Verdicts,
+    fails,
+    kind_of,
+    verdict,
+)
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelPolicySource
 from kyverno_mp.values.jsonvalue import Json
 
-DENY: Final = "Deny"
 WARN: Final = "Warn"
 UNKNOWN: Final = "webhook.policy_unknown"
-
-
-@dataclass(slots=True)
-class Verdict:
-    """The response of one policy, and the policy's actions.
-
-    ``denies``: a failure or an error denies the request. An error of the service, not
-    of an expression, does so only with failurePolicy Fail.
-    """
-
-    response: PolicyResponse
-    actions: tuple[str, ...]
-    denies: bool
-    is_derived: bool = False
-    """A scan finds the same results."""
 
 
 class CelPlan:
@@ -62,7 +61,7 @@ class CelPlan:
         "_done",
         "_engine",
         "_failed",
-        "_policies",
+        "_group",
         "_request",
         "fails",
         "left_out",
@@ -71,30 +70,27 @@ class CelPlan:
         "reads_registry",
     )
 
-    def __init__(
-        self,
-        engine: Engine,
-        request: Request,
-        policies: Sequence[LinkedValidatingPolicy],
-    ) -> None:
+    def __init__(self, engine: Engine, request: Request, group: Group) -> None:
         self._engine = engine
         self._request = request
-        self._policies = policies
-        self._done: dict[int, list[RuleResult]] = {}
+        self._group = group
+        self._done: list[list[RuleResult] | None] = []
+        """The results of each member of the group; None: it was not evaluated yet."""
         self._failed: set[int] = set()
         """Policies that could not be evaluated, by no fault of an expression."""
         self.left_out: list[tuple[LinkedValidatingPolicy, Exception]] = []
         """They, and why; also the policies of which an exception failed."""
-        self.needs_io = any(one.ir.effects & SLOW for one in policies)
-        self.fails = any(map(_fails, policies))
-        self.reads_namespace = any(one.reads_namespace for one in policies)
+        self.needs_io = group.needs_io
+        self.fails = group.fails
+        self.reads_namespace = group.reads_namespace
         # Image data in CEL is not read here.
         self.reads_registry = False
 
-    def run(self, deadline_ns: int, pace: Pace | None = None) -> list[Verdict]:
+    def run(self, deadline_ns: int, pace: Pace | None = None) -> Verdicts:
         """Evaluate all policies. Raises: Preempted, DeadlinePassed."""
-        self._done, self._failed, self.left_out = {}, set(), []
-        request = self._request
+        group, request = self._group, self._request
+        done = self._done = [None] * len(group.members)
+        self._failed, self.left_out = set(), []
         runtime = self._engine.open(request, deadline_ns, pace).runtime
         ports = self._engine.cluster_data.cel
         namespace = None
@@ -103,15 +99,14 @@ class CelPlan:
         faults: list[ExpressionFailed] = []
         facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
         shared = ReviewShared(request)
+        key, known = self._recalled(shared.object)
+        if known is not None:
+            return known
         characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
-        ordered = sorted(
-            enumerate(self._policies), key=lambda one: bool(one[1].ir.effects & SLOW)
-        )
-        for at, linked in ordered:
-            policy = linked.ir.policy
-            runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
+        for at, linked, bodies, _, _ in group.in_turn:
+            runtime.begin_policy(linked, is_tenant=bool(linked.ir.policy.namespace))
             try:
-                self._done[at] = _results(linked, facts, shared)
+                results = linked.results(bodies, facts, shared)
             except Preempted:
                 raise
             except Exception as error:
@@ -119,35 +114,45 @@ class CelPlan:
                     raise
                 self._failed.add(at)
                 self.left_out.append((linked, without_frames(error)))
-                self._done[at] = [_not_evaluated(error)]
-            self.left_out += [(linked, fault) for fault in faults]
-            faults.clear()
-            characters_left -= bound(self._done[at], characters_left)
-        return self.verdicts()
+                results = [_not_evaluated(error)]
+            done[at] = results
+            if faults:
+                self.left_out += [(linked, fault) for fault in faults]
+                faults.clear()
+            characters_left -= bound(results, characters_left)
+        outcome = group.outcome(done)
+        if outcome is None:
+            return self.verdicts()
+        if key is not None:
+            self._engine.verdicts.keep(key, outcome)
+        return group.verdicts(outcome)
 
-    def verdicts(self) -> list[Verdict]:
+    def _recalled(self, target: Json) -> tuple[Key | None, Verdicts | None]:
+        """Return the cache key of the verdicts, and those of an equal object."""
+        group = self._group
+        if group.recall is None:
+            return None, None
+        key = group.recall.key(self._request, target)
+        if key is None:
+            return None, None
+        known = self._engine.verdicts.find(key)
+        group.recall.count(known)
+        return key, None if known is None else group.verdicts(known)
+
+    def verdicts(self) -> Verdicts:
         """Return the verdicts so far, in policy order."""
-        found = []
-        for at, linked in enumerate(self._policies):
-            results = self._done.get(at)
-            if not results:
-                continue
-            enforces = DENY in linked.ir.actions
-            response = PolicyResponse(
-                linked.ir.policy, results, "Enforce" if enforces else "Audit"
-            )
-            denies = _fails(linked) if at in self._failed else enforces
-            found.append(
-                Verdict(response, linked.ir.actions, denies, linked.is_derived)
-            )
-        return found
+        found = [
+            verdict(one.linked, results, is_evaluated=one.at not in self._failed)
+            for one, results in zip(self._group.members, self._done, strict=False)
+            if results
+        ]
+        return Verdicts(found, [one.response for one in found])
 
     def unfinished_fails(self) -> bool:
         """Return whether the failurePolicy of a policy without a verdict denies."""
+        done = {at for at, results in enumerate(self._done) if results is not None}
         return any(
-            _fails(linked)
-            for at, linked in enumerate(self._policies)
-            if at not in self._done
+            fails(one.linked) for one in self._group.members if one.at not in done
         )
 
     def _is_over(self, runtime: Runtime) -> bool:
@@ -172,7 +177,7 @@ def namespace_object(engine: Engine, request: Request, deadline_ns: int) -> Json
 class CelPlanner:
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_engine", "_knows", "_source")
+    __slots__ = ("_engine", "_groups", "_kept", "_knows", "_source")
 
     def __init__(
         self, engine: Engine, source: CelPolicySource, knows: Callable[[str], bool]
@@ -181,6 +186,9 @@ class CelPlanner:
         self._engine = engine
         self._source = source
         self._knows = knows
+        self._groups: dict[tuple[RequestKind, str, frozenset[str]], Group] = {}
+        self._kept = 0
+        """Members of all groups."""
 
     def plan(
         self,
@@ -197,9 +205,23 @@ class CelPlanner:
         if is_namespaced and not is_in_namespace(request):
             return None
         namespace = request.namespace if is_namespaced else ""
-        found = self._source.candidates(request, namespace, pace)
-        policies = [one for one in found if not names or one.ir.policy.name in names]
-        return CelPlan(self._engine, request, policies) if policies else None
+        asked = (kind_of(request), namespace, names)
+        group = self._groups.get(asked)
+        if group is None:
+            found = self._source.candidates(request, namespace, pace)
+            named = [one for one in found if not names or one.ir.policy.name in names]
+            group = Group(named, request)
+            self._keep(asked, group)
+        return CelPlan(self._engine, request, group) if group.members else None
+
+    def _keep(
+        self, asked: tuple[RequestKind, str, frozenset[str]], group: Group
+    ) -> None:
+        is_full = len(self._groups) >= CANDIDATE_PLANS_MAX
+        if is_full or self._kept > LINKED_RULES_MAX:
+            self._groups, self._kept = {}, 0
+        self._groups[asked] = group
+        self._kept += len(group.members)
 
     def require(self, keys: Iterable[str]) -> None:
         """Do nothing if the worker knows these policies.
@@ -226,20 +248,12 @@ def _is_namespace(request: Request) -> bool:
     return (group, resource) == ("", "namespaces")
 
 
-def _results(
-    linked: LinkedValidatingPolicy, facts: Facts, shared: ReviewShared
-) -> list[RuleResult]:
-    return [
-        answer.result
-        for answer in linked.evaluate(facts, shared)
-        if answer.result is not None
-    ]
-
-
 def bound(results: Sequence[RuleResult], left: int) -> int:
     """Shorten texts beyond what is left for the review; return their characters."""
     count = 0
     for each in results:
+        if each is PASSED or each is SKIPPED:
+            continue
         texts = (each.message, *each.properties.values())
         count += sum(map(len, texts))
         if count > left:
@@ -248,10 +262,6 @@ def bound(results: Sequence[RuleResult], left: int) -> int:
                 name: shortened(text) for name, text in each.properties.items()
             }
     return count
-
-
-def _fails(linked: LinkedValidatingPolicy) -> bool:
-    return linked.ir.policy.failure_policy == "Fail" and DENY in linked.ir.actions
 
 
 def _not_evaluated(error: Exception) -> RuleResult:

@@ -111,12 +111,16 @@ class Facts(NamedTuple):
 
 
 class ReviewShared(Shared):
-    """The values of a review: the objects as the API server sent them."""
+    """The values of a review: the objects as the API server sent them.
 
-    __slots__ = ()
+    ``given``: the variables of all policies of the review that make no calls.
+    """
+
+    __slots__ = ("given",)
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
+        self.given: tuple[Value, ...] | None = None
         self.object = _reviewed(request, request.object)
         self.old_object = _reviewed(request, request.old_object)
         self.values = (self.object, self.old_object, *self.values[2:])
@@ -137,15 +141,28 @@ class KindScope(CelScope):
         namespace: str,
     ) -> None:
         """Create the variables; ``namespace``: of the policy, "" for a cluster one."""
+        given = self.given(facts, shared, namespace)
+        self.open(shared, facts.runtime, Budget(cost), variables, given)
+
+    def open(
+        self,
+        shared: Shared,
+        runtime: Runtime,
+        budget: Budget,
+        variables: dict[str, LinkedExpression],
+        given: tuple[Value, ...],
+    ) -> None:
+        """Set the variables: ``given`` has the values of NAMES but the last."""
         self._shared = shared
-        self._runtime = facts.runtime
-        self._budget = Budget(cost)
+        self._runtime = runtime
+        self._budget = budget
         self._variables = variables
         self._found = {}
-        self._values = self._given(facts, shared, namespace)
+        self._values = given
 
     @staticmethod
-    def _given(facts: Facts, shared: Shared, namespace: str) -> tuple[Value, ...]:
+    def given(facts: Facts, shared: Shared, namespace: str) -> tuple[Value, ...]:
+        """Return the values of NAMES but the last, for policies of a namespace."""
         deadline_ns, ports = facts.runtime.deadline_ns, facts.ports
         resources = ports.resources
         if namespace and ports.own_resources is not None:
@@ -185,6 +202,27 @@ class KindScope(CelScope):
             return self.run(linked.program)
         except ExpressionFailed as error:
             return CelFailed(error.message)
+
+
+def pure_scope(
+    facts: Facts,
+    shared: Shared,
+    variables: dict[str, LinkedExpression],
+    cost: int,
+    namespace: str,
+) -> KindScope:
+    """Create the variables of a policy without effects.
+
+    PERF: such policies of a review share what does not depend on them, so this skips
+    the constructor. A review evaluates policies of one namespace, or of none.
+    """
+    if not isinstance(shared, ReviewShared):
+        return KindScope(facts, shared, variables, cost, namespace)
+    if shared.given is None:
+        shared.given = KindScope.given(facts, shared, namespace)
+    scope = KindScope.__new__(KindScope)
+    scope.open(shared, facts.runtime, Budget(cost), variables, shared.given)
+    return scope
 
 
 def _request(facts: Facts, shared: Shared) -> dict[str, Json]:

@@ -18,10 +18,10 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
+from kyverno_mp.program.validating_policy.group import Verdict, Verdicts
 from kyverno_mp.program.validating_policy.plan import (
     WARN,
     CelPlan,
-    Verdict,
     is_in_namespace,
 )
 from kyverno_mp.webhook.ports import Plans, PlanT_co
@@ -148,30 +148,27 @@ class CelValidatingHandler:
 
 def _answer(
     review: Review,
-    verdicts: Sequence[Verdict],
+    verdicts: Verdicts,
     *,
     denials: Sequence[str] = (),
     texts: Sequence[str] = (),
 ) -> bytes:
-    reasons = [
-        *denials,
-        *(text for one in verdicts if one.denies for text in _told(one.response)),
-    ]
-    texts = [
-        *texts,
-        *(
-            text
-            for one in verdicts
-            if WARN in one.actions
-            for text in _told(one.response)
-        ),
-    ]
-    responses = [one.response for one in verdicts]
+    responses = verdicts.responses
+    if verdicts.is_quiet and not denials:
+        _pass_on(review, verdicts)
+        return review.allow(texts, responses)
+    reasons = [*denials, *_reasons(one for one in verdicts.found if one.denies)]
+    texts = [*texts, *_reasons(one for one in verdicts.found if WARN in one.actions)]
     if reasons:
         review.report(responses, blocked=True)
         return review.deny("; ".join(reasons), responses, texts)
-    _pass_on(review, verdicts, responses)
+    _pass_on(review, verdicts)
     return review.allow(texts, responses)
+
+
+def _reasons(verdicts: Iterable[Verdict]) -> Iterator[str]:
+    for one in verdicts:
+        yield from _told(one.response)
 
 
 def _told(response: PolicyResponse) -> Iterator[str]:
@@ -182,23 +179,24 @@ def _told(response: PolicyResponse) -> Iterator[str]:
             yield f"Policy {response.policy.name} {word}: {found.message}"
 
 
-def _pass_on(
-    review: Review, verdicts: Sequence[Verdict], responses: Sequence[PolicyResponse]
-) -> None:
+def _pass_on(review: Review, verdicts: Verdicts) -> None:
     """Record events and results of an allowed review; a failure changes no answer."""
     dependencies, request = review.dependencies, review.request
-    if request.dry_run or not responses:
+    if request.dry_run or not verdicts.found:
         return
     try:
-        if dependencies.sink is not None:
+        sink = dependencies.sink
+        # Passes and skips by conditions become events only if successes do.
+        if sink is not None and (not verdicts.is_quiet or sink.records_successes):
+            responses = verdicts.responses
             enforced = [one for one in responses if one.action == "Enforce"]
             audited = [one for one in responses if one.action != "Enforce"]
-            dependencies.sink.deliver(request, enforced, audited, _as_it_is)
+            sink.deliver(request, enforced, audited, _as_it_is)
         if dependencies.results is not None and dependencies.results.takes(request):
             dependencies.results.evaluated(
                 request,
-                [one.response for one in verdicts if not one.is_derived],
-                [one.response for one in verdicts if one.is_derived],
+                [one.response for one in verdicts.found if not one.is_derived],
+                [one.response for one in verdicts.found if one.is_derived],
             )
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)

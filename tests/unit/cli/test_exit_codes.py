@@ -106,6 +106,9 @@ oci push | POLICY -i 127.0.0.1:1/p:1 | 3
 oci pull | POLICY -i x/y:1 | 1
 oci pull | NEW -i UPPER/Case:: | 2
 oci pull | NEW -i 127.0.0.1:1/p:1 | 3
+images | | 0
+images | nothing | 1
+images explain | x -p POLICY | 1
 cleanup | --cluster GONE --kubeconfig GONE | 2
 cleanup | --unknown | 1
 cleanup | --cluster x --kubeconfig UNREACHABLE | 3
@@ -135,6 +138,8 @@ ELSEWHERE = {
     ("snapshot inspect", 0): "tests/unit/snapshot, which writes one",
     ("cleanup", 0): "tests/unit/cli/test_cleanup.py, with a fake API server",
     ("generate", 0): "tests/unit/cli/test_generate.py, with a fake API server",
+    ("images explain", 0): "tests/unit/cli/test_images_explain.py, with a layout",
+    ("images explain", 2): "tests/unit/cli/test_images_explain.py",
     ("oci push", 0): "tests/registry, which runs a registry",
     ("oci pull", 0): "tests/registry, which runs a registry",
 }

@@ -17,6 +17,7 @@ from kyverno_mp.limits import (
     DASHBOARD_SERIES_MAX,
     DASHBOARD_TEXT_CHARACTERS_MAX,
 )
+from kyverno_mp.process.dashboard import Sampler
 from kyverno_mp.reports.objects import POLICY_REPORTS
 from kyverno_mp.telemetry.collect import Merged
 from kyverno_mp.telemetry.families import ADMISSION
@@ -69,6 +70,21 @@ def test_a_counter_that_falls_has_no_increase() -> None:
     numbers = (5000, 9000, 6002, 6002, 6005)
     course = [Point(at, counts(number)) for at, number in enumerate(numbers)]
     assert [one.counts.of["pass"] for one in increases(course)] == [4000, 0, 0, 3]
+
+
+def test_charts_do_not_begin_before_the_reports_were_read() -> None:
+    """They would begin with zeros; but the chart of reviews waits a minute only."""
+    world = World()
+    read: list[bool] = []
+    sampler = Sampler(world.pod, world.results, world.history, lambda: bool(read))
+    assert not sampler.take_due(1000, 1)
+    assert not sampler.take_due(1059, 2)
+    assert sampler.take_due(1060, 3)
+    assert not sampler.take_due(1119, 4)
+    late = Sampler(world.pod, world.results, world.history, lambda: bool(read))
+    assert not late.take_due(2000, 5)
+    read.append(True)
+    assert late.take_due(2001, 6)
 
 
 def measured(**labels: str) -> tuple[str, ...]:

@@ -308,14 +308,15 @@ def test_the_background_role_writes_what_it_uses(
 def test_the_reports_role_writes_what_it_uses(objects: list[dict[str, Any]]) -> None:
     """Reports of both groups, their Lease, and what reviews left for it."""
     changes = {"create", "delete", "update"}
+    patched = {*changes, "patch"}
     names = ("policyreports", "reports")
     kinds = [prefix + name for name in names for prefix in ("", "cluster")]
     assert writes_of(objects, "reports") == {
-        **dict.fromkeys(kinds, changes),
+        **dict.fromkeys(kinds, patched),
         "ephemeralreports": {"delete"},
         "clusterephemeralreports": {"delete"},
         "events": {"create", "patch"},
-        "leases": {*changes, "patch"},
+        "leases": patched,
     }
 
 

@@ -17,6 +17,7 @@ from kyverno_mp.egress.registries import RegistryTransport
 from kyverno_mp.errors import (
     DeadlinePassed,
     ExpressionFailed,
+    KubeUnavailable,
     RegistryUnavailable,
     RequestInvalid,
 )
@@ -164,6 +165,47 @@ def test_a_registry_that_hangs_leaves_half_of_the_threads(
         thread.join(_WAIT_S)
     assert transport(call(host), soon_ns()).status == 200
     transport.close()
+
+
+def test_helpers_take_no_place_of_others(registry: type[_Registry], host: str) -> None:
+    """A review waits for its helpers: a hanging registry costs the place of one."""
+    own = threading.local()
+    transport = RegistryTransport(
+        _OPEN, to_loopback, threads=2, is_helper=lambda: getattr(own, "helps", False)
+    )
+
+    def help_out() -> None:
+        own.helps = True
+        transport(call(host, "/slow"), soon_ns())
+
+    threads = [threading.Thread(target=help_out) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    while len(registry.at_once) < len(threads):
+        time.sleep(0.01)
+    assert transport(call(host), soon_ns()).status == 200
+    registry.gate.set()
+    for thread in threads:
+        thread.join(_WAIT_S)
+    transport.close()
+
+
+def test_a_name_that_an_expression_looks_up_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kyverno_mp.egress.lookups.LOOKUP_S_MAX", 0)
+    gate = threading.Event()
+
+    def resolve(_name: str) -> list[str]:
+        gate.wait(_WAIT_S)
+        return ["127.0.0.1"]
+
+    with pytest.raises(KubeUnavailable) as raised:
+        Lookups(resolve).soon("a.example")
+    assert raised.value.code == "reach.dns"
+    gate.set()
+    monkeypatch.undo()
+    assert Lookups(resolve).soon("a.example") == ["127.0.0.1"]
 
 
 def test_a_slow_name_server_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

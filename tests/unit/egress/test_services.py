@@ -242,6 +242,27 @@ def test_a_slow_answer_ends_at_its_deadline() -> None:
         call(port, seconds=0.2)
 
 
+@pytest.mark.parametrize("of_service", [True, False])
+def test_a_slow_name_server_ends_at_the_deadline(
+    of_service: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """The resolver of the C library knows no deadline."""
+    gate = threading.Event()
+
+    def resolve(_name: str) -> list[str]:
+        gate.wait(60)
+        return ["127.0.0.1"]
+
+    rules = ServiceRules(urls=LOCAL, timeout_s=0.05 if of_service else 60)
+    services = Services(rules, resolve, "test")
+    request = ApiRequest(method="GET", url="http://svc.test/p")
+    until_ns = time.monotonic_ns() + int((60 if of_service else 0.05) * 1e9)
+    expected = ExpressionFailed if of_service else DeadlinePassed
+    with pytest.raises(expected, match="no answer in time"):
+        services.call(request, until_ns)
+    gate.set()
+
+
 def test_ghsa_fmqp_4wfc_w3v7_namespaced_policies_call_no_services() -> None:
     """Rows 22, 24: closed unless the operator opens it."""
     with pytest.raises(ExpressionFailed) as raised:

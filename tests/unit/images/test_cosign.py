@@ -118,6 +118,24 @@ def test_algorithms(
             ),
         ),
         (
+            "awskms://key",
+            "sha256",
+            (
+                "failed to load public key from awskms://key: open awskms://key: this"
+                " version has no provider for keys of AWS KMS; give the key inline as"
+                " PEM"
+            ),
+        ),
+        (
+            "pkcs11:token=t;object=o",
+            "sha256",
+            (
+                "failed to load public key from pkcs11:token=t;object=o: open"
+                " pkcs11:token=t;object=o: this version has no provider for keys of a"
+                " PKCS#11 token; give the key inline as PEM"
+            ),
+        ),
+        (
             "nokms://key",
             "sha256",
             (

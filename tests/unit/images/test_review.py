@@ -43,6 +43,33 @@ def review(until_ns: int = _LATER_NS) -> ImageReview:
     return ImageReview(lambda _access: client, lambda: NOW, lambda _given: until_ns)
 
 
+def test_a_provider_reads_the_key_that_a_reference_names(
+    contents: Contents, host: str
+) -> None:
+    repository, signer = Repository("app"), Signer()
+    digest = repository.image()
+    repository.sign(digest, signer)
+    repository.load(contents)
+    read: list[tuple[str, int]] = []
+
+    def provider(reference: str, deadline_ns: int) -> str:
+        read.append((reference, deadline_ns))
+        return signer.pem
+
+    client = Client(lambda _registry: Credentials(), user_agent="test")
+    one = ImageReview(
+        lambda _access: client,
+        lambda: NOW,
+        lambda _given: _LATER_NS,
+        providers={"mykms": provider},
+    )
+    asked = SignatureQuery(f"{host}/app:v1", key="mykms://key", logs=_NO_LOG)
+    assert one.verify(asked, 0) == digest
+    assert read == [("mykms://key", _LATER_NS)]
+    with pytest.raises(ExpressionFailed, match="unrecognized scheme: nokms://"):
+        one.verify(asked._replace(key="nokms://key"), 0)
+
+
 def test_a_digest_belongs_to_one_access(contents: Contents, host: str) -> None:
     repository = Repository("app")
     first = repository.image()

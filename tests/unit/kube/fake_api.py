@@ -196,6 +196,31 @@ def merged(target: Json, patch: Json) -> Json:
     return result
 
 
+def patched(target: Json, operations: list[Json]) -> Json | None:
+    """Apply add, replace and remove of RFC 6902; None if the patch does not fit."""
+    found = json.loads(json.dumps(target))
+    for one in operations:
+        *path, last = one["path"].removeprefix("/").split("/")
+        try:
+            holder = found
+            for part in path:
+                holder = holder[int(part) if isinstance(holder, list) else part]
+            name = int(last) if isinstance(holder, list) else last
+            if one["op"] != "add":
+                del holder[name]
+            if one["op"] == "remove":
+                continue
+            if isinstance(holder, list) and name <= len(holder):
+                holder.insert(name, one["value"])
+            elif isinstance(holder, dict):
+                holder[name] = one["value"]
+            else:
+                return None
+        except (KeyError, IndexError, TypeError):
+            return None
+    return found
+
+
 def _is_selected(raw: Json, query: dict[str, str]) -> bool:
     """Apply the label selector of TTL watches; others select everything here."""
     label = query.get("labelSelector") or ""
@@ -368,6 +393,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif "dryRun=All" in self.path:
             asked = body if self.command == "PUT" else merged(known or {}, body)
             self._json(200, asked)
+        elif isinstance(body, list):
+            self._patch(key, known, patched(known, body))
         elif self.command == "PATCH":
             version = (body.get("metadata") or {}).get("resourceVersion")
             if known and version not in (None, known["metadata"]["resourceVersion"]):
@@ -376,6 +403,19 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json(200, api.store(key, merged(known or {}, body)))
         else:
             self._replace(key, known, subresource, body)
+
+    def _patch(
+        self, key: tuple[str, str, str, str], known: Json, wanted: Json | None
+    ) -> None:
+        if wanted is None:
+            self._status(422, "Invalid")
+        elif (
+            wanted["metadata"]["resourceVersion"]
+            != known["metadata"]["resourceVersion"]
+        ):
+            self._status(409, "Conflict")
+        else:
+            self._json(200, self.api.store(key, wanted))
 
     def _replace(
         self,

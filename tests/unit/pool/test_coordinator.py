@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.events import Events
+from kyverno_mp.kube.events import EventInfo, Events, Reference
 from kyverno_mp.kube.lease import Election, Terms
+from kyverno_mp.pool import coordinator
 from kyverno_mp.pool.coordinator import Coordinator, PoolPlace, Tools
 from kyverno_mp.pool.health import PoolHealth, read_pool_health
 from kyverno_mp.pool.metrics import PoolMetrics
@@ -47,6 +48,7 @@ class Bench:
             client=client,
             election=self.election,
             events=Events(objects, "one"),
+            successes=frozenset,
             metrics=PoolMetrics(),
         )
         self.coordinator = Coordinator(
@@ -211,3 +213,25 @@ def test_a_stop_waits_for_the_work(bench: Bench) -> None:
     bench.obeys.set()
     assert bench.coordinator.stop(10)
     assert bench.ended == [1]
+
+
+@pytest.mark.parametrize(
+    ("successes", "accepted"),
+    [(None, False), (frozenset(), True), (frozenset({"other"}), False)],
+)
+def test_successes_are_told_as_the_operator_says(
+    bench: Bench, successes: frozenset[str] | None, *, accepted: bool
+) -> None:
+    """By generateSuccessEvents and successEventActions, in every pool (9.1)."""
+    tools = coordinator._tools_of(
+        bench.tools.place, bench.tools.client, lambda: successes
+    )
+    info = EventInfo(
+        regarding=Reference("kyverno.io/v1", "ClusterPolicy", "p"),
+        reason="PolicyApplied",
+        action="Resource Generated",
+        note="resource generated",
+        controller="kyverno-generate",
+    )
+    assert tools.events.submit(info) == accepted
+    assert tools.successes() == successes

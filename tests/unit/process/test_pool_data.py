@@ -12,7 +12,7 @@ import pytest
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.policy.configuration import Configuration
-from kyverno_mp.process.pool_data import PoolData
+from kyverno_mp.process.pool_data import PoolData, follow_successes
 from kyverno_mp.program.request import Request
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, values_of
@@ -44,8 +44,8 @@ class Leader:
         encoded = {key: encode_value(value) for key, value in values.items()}
         self.publish(name, encoded)
 
-    def configure(self, resource_filters: str) -> None:
-        configuration = Configuration(resource_filters=resource_filters)
+    def configure(self, resource_filters: str = "", **choices: Any) -> None:
+        configuration = Configuration(resource_filters=resource_filters, **choices)
         self.publish(SETTINGS, values_of(Configured(configuration)))
 
 
@@ -102,6 +102,21 @@ def test_the_operators_filters_exempt_objects_and_may_change(
     assert not data.is_excluded(config_map("a", "b"))
     leader.configure("[ConfigMap,a,*]")
     assert data.is_excluded(config_map("a", "b"))
+
+
+def test_whose_successes_are_told_is_read_at_run_time(
+    leader: Leader, tmp_path: Path
+) -> None:
+    """Nobody's by default, and none before the operator's choice is known."""
+    successes = follow_successes(tmp_path / "snapshot")
+    assert successes() is None
+    leader.configure(generate_success_events=True)
+    assert successes() == frozenset()
+    actions = ("Resource Generated",)
+    leader.configure(generate_success_events=True, success_event_actions=actions)
+    assert successes() == {"Resource Generated"}
+    leader.configure()
+    assert successes() is None
 
 
 def test_labels_of_namespaces_are_those_published_last(

@@ -26,8 +26,8 @@ from tests.unit.reports.world import (
 )
 
 Json = Any
-_ANY = r"^(GET|POST|PUT|DELETE) "
-_WRITES = r"^(POST|PUT|DELETE) .*policyreports"
+_ANY = r"^(GET|POST|PUT|PATCH|DELETE) "
+_WRITES = r"^(POST|PUT|PATCH|DELETE) .*policyreports"
 _PODS = 12
 _HOUR_S = 3601
 _RETRIED_S = 301

@@ -57,7 +57,7 @@ def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
     raw = pod(api)
     with term(api, world) as one:
         one.settle()
-        api.fault("^(POST|PUT) .*policyreports", 503)
+        api.fault("^(POST|PUT|PATCH) .*policyreports", 503)
         world.serve(policy("p", labelled("s")))
         one.settle()
         assert len(one.recorded.observed) == 1
@@ -76,7 +76,7 @@ def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
     pod(api)
     with term(api, world) as one:
         one.settle()
-        api.fault("^(POST|PUT) .*policyreports", *[403] * 3)
+        api.fault("^(POST|PUT|PATCH) .*policyreports", *[403] * 5)
         pod(api, team="t")
         one.settle()
         one.pass_s(2)

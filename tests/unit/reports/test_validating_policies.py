@@ -214,6 +214,21 @@ def test_an_exception(api: FakeApi, world: World) -> None:
     assert told(api, other) == [("v", "fail")]
 
 
+def test_an_exception_that_fails_exempts_nothing(
+    api: FakeApi, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in a review: its author does not make an error of the policy."""
+    failing = cel_exception()
+    failing["spec"]["matchConditions"][0]["expression"] = "object.spec.none == 'x'"
+    world.serve(vpol(), exceptions=(failing,))
+    raw, other = pod(api), pod(api, "y", team="t")
+    with term(api, world) as one:
+        one.settle()
+    assert told(api, raw) == [("v", "fail")]
+    assert told(api, other) == [("v", "pass")]
+    assert caplog.text.count("an exception exempts nothing") == 1
+
+
 def test_rows_follow_policies_and_objects(api: FakeApi, world: World) -> None:
     """And nothing is written when nothing that results depend on changed."""
     world.serve(vpol(), vpol("w"), policy())

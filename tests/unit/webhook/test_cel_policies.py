@@ -655,3 +655,79 @@ def test_what_travels_to_reports(
         for row in decode_results(record.content)[2]
     ]
     assert found == expected
+
+
+READS_SPEC = {
+    "expression": "object.spec.containers.all(c, c.image.startsWith('good/'))",
+    "messageExpression": "'bad image ' + object.spec.containers[0].image",
+}
+
+
+def pod(image: str = "good/a", **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "a", **metadata},
+        "spec": {"containers": [{"name": "c", "image": image}]},
+    }
+
+
+def test_equal_parts_of_objects_are_judged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods of one ReplicaSet: the verdict is remembered, also that of a failure."""
+    server = Server(
+        compiled(policy("a", READS_SPEC), policy("b", READS_SPEC)), tmp_path
+    )
+    evaluated: list[str] = []
+    judge = evaluate.LinkedValidatingPolicy.results
+
+    def counting(self: Any, *args: Any) -> Any:
+        evaluated.append(self.ir.policy.name)
+        return judge(self, *args)
+
+    monkeypatch.setattr(evaluate.LinkedValidatingPolicy, "results", counting)
+    path = "/vpol/a/b"
+    for name in ("one", "two"):
+        assert server.ask(path, object=pod(name=name))["allowed"]
+        denied = server.ask(path, object=pod("bad/x", name=name))
+        assert denied["status"]["message"] == (
+            "Policy a failed: bad image bad/x; Policy b failed: bad image bad/x"
+        )
+    assert evaluated == ["a", "b", "a", "b"]
+    # Another part that decides, an update, other policies: judged.
+    other = server.ask(path, object=pod("bad/y"))
+    assert "bad/y" in other["status"]["message"]
+    assert server.ask(path, operation="UPDATE", object=pod(), oldObject=pod())[
+        "allowed"
+    ]
+    assert not server.ask("/vpol/a", object=pod("bad/x"))["allowed"]
+    assert evaluated[4:] == ["a", "b", "a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"auditAnnotations": [{"key": "k", "valueExpression": "'x'"}]},
+        {"matchConditions": [{"name": "c", "expression": "request.name != 'x'"}]},
+        {"variables": [{"name": "v", "expression": "object"}]},
+    ],
+)
+def test_what_reads_more_is_judged_each_time(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = policy("odd", READS_SPEC, {"expression": "variables.v != 1"}, **changes)
+    if "variables" not in changes:
+        odd = policy("odd", READS_SPEC, **changes)
+    server = Server(compiled(policy("a", READS_SPEC), odd), tmp_path)
+    evaluated: list[str] = []
+    judge = evaluate.LinkedValidatingPolicy.results
+
+    def counting(self: Any, *args: Any) -> Any:
+        evaluated.append(self.ir.policy.name)
+        return judge(self, *args)
+
+    monkeypatch.setattr(evaluate.LinkedValidatingPolicy, "results", counting)
+    for name in ("one", "two"):
+        assert server.ask("/vpol/a/odd", object=pod(name=name))["allowed"]
+    assert evaluated.count("odd") == 2

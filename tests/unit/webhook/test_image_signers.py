@@ -37,7 +37,7 @@ def sigstore(monkeypatch: pytest.MonkeyPatch) -> Sigstore:
         def ctlog_keys(self, _deadline_ns: int) -> object:
             return rig.ctlog_keys
 
-    monkeypatch.setattr(served, "TufTrustRoot", Trust)
+    monkeypatch.setattr(served, "trust_root", Trust)
     return rig
 
 

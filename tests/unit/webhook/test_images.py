@@ -29,7 +29,7 @@ from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.plans import SnapshotEvaluate, SnapshotMutate
 from kyverno_mp.webhook.review.service import Service
-from kyverno_mp.webhook.route import SHARED
+from kyverno_mp.webhook.route import SHARED, route_of
 from tests.fuzz.bench import segment_of
 from tests.image_rig import Contents, Repository, Signer, serving
 from tests.unit.webhook.stub import StubRecords, review
@@ -151,6 +151,13 @@ class Webhooks:
 
     def ask(self, path: bytes, given: dict[str, Json], **changes: Json) -> Answered:
         answer = self.service.answer(SHARED[path], b"", review(object=given, **changes))
+        assert isinstance(answer, bytes)
+        return answered(answer, given)
+
+    def ask_route(self, path: str, given: dict[str, Json]) -> Answered:
+        route = route_of(path.encode())
+        assert route is not None
+        answer = self.service.answer(route, b"", review(object=given))
         assert isinstance(answer, bytes)
         return answered(answer, given)
 

@@ -1,0 +1,138 @@
+"""``images explain``: show step by step how policies verify an image.
+
+Room: cli. Takes: a reference, policy paths, perhaps an image layout folder. Gives:
+text or JSON. Next: cli/images/trace.py, findings, text.
+May touch: files named by the user, the network, standard output.
+Source: docs/behaviour/images 2.2-2.5; docs/cli.md (verify images).
+
+Each block of each rule runs by itself on a Pod with the image, by the code of the
+webhook; what the rule matches beside images plays no part.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Final
+
+import click
+import msgspec
+
+from kyverno_mp.cli.apply.clocks import clock
+from kyverno_mp.cli.cluster.data import load_cluster_data
+from kyverno_mp.cli.cluster.image_access import clients, image_reviews, until
+from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.images.findings import findings
+from kyverno_mp.cli.images.text import lines
+from kyverno_mp.cli.images.trace import Trace
+from kyverno_mp.cli.sources.compiled import compile_all
+from kyverno_mp.cli.sources.policies import load_policies
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.artifacts import Artifacts
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, VerifyImagesIR
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
+from kyverno_mp.program.images.selection import is_among
+from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.image import parse_image
+from kyverno_mp.values.jsonvalue import Json
+
+_BAD: Final = frozenset({"fail", "error"})
+
+
+def called(
+    image: str, policies: tuple[str, ...], layout: str, namespace: str, output: str
+) -> int:
+    """Explain; the exit code says whether a block fails. Raises: CommandFailed."""
+    compiled = _compiled(policies)
+    try:
+        text = parse_image(image).text()
+    except ExpressionFailed as error:
+        raise CommandFailed(error.message) from error
+    access = clients(uses_docker=True, layout=layout)
+    explained: dict[str, Json] = {
+        "image": text,
+        "found": findings(Artifacts(access(RegistryAccess())), text, until(0)),
+        "blocks": list(_blocks(compiled, text, namespace, layout)),
+    }
+    if output == "json":
+        click.echo(json.dumps(explained, indent=2))
+    else:
+        click.echo("\n".join(lines(explained)))
+    results = [one for block in explained["blocks"] for one in block["results"]]
+    return int(any(one["status"] in _BAD for one in results))
+
+
+def _compiled(paths: tuple[str, ...]) -> list[CompiledPolicy]:
+    """Return the policies with verifyImages rules. Raises: CommandFailed."""
+    found = load_policies(list(paths))
+    refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    compiled = compile_all(found.documents, (), verifies=True)
+    refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
+    if refused:
+        raise CommandFailed("\n".join(refused))
+    verifying = [
+        one
+        for one in compiled.policies
+        if any(rule.verify_images is not None for rule in one.rules)
+    ]
+    if not verifying:
+        raise CommandFailed("no policy has verifyImages rules")
+    return verifying
+
+
+def _blocks(
+    compiled: list[CompiledPolicy], image: str, namespace: str, layout: str
+) -> Iterator[dict[str, Json]]:
+    begin = image_reviews(uses_docker=True, layout=layout)
+    engine = Engine(load_cluster_data((), layout=layout), clock())
+    for one in compiled:
+        for rule in one.rules:
+            body = rule.verify_images
+            # A copy for controllers of Pods says the same of the image.
+            if body is None or rule.name.startswith("autogen-"):
+                continue
+            for number, block in enumerate(body.blocks, 1):
+                alone = msgspec.structs.replace(
+                    rule, verify_images=VerifyImagesIR((block,)), exceptions=()
+                )
+                trace = Trace(begin())
+                state = ImageState(trace, _pod(image, namespace))
+                matches = is_among(image, block.references)
+                yield {
+                    "policy": one.policy.key,
+                    "rule": rule.name,
+                    "block": number,
+                    "imageReferences": list(block.references),
+                    "matches": matches,
+                    "results": _run(one.policy, alone, engine, state, namespace),
+                    "steps": trace.steps,
+                }
+
+
+def _run(
+    policy: PolicyIR, rule: RuleIR, engine: Engine, state: ImageState, namespace: str
+) -> list[Json]:
+    """Run one block on the Pod, whatever the rule matches."""
+    state.given = state.resource
+    request = Request(
+        version="v1",
+        kind="Pod",
+        name="explained",
+        namespace=namespace,
+        object=state.resource,
+    )
+    context: RequestContext = engine.open(request)
+    context.runtime.begin_policy(policy, is_tenant=False)
+    scope = context.rule_scope(rule.name, policy_namespace=policy.namespace)
+    found = LinkedImageRule(policy, rule).run(request, scope, state)
+    return [{"status": one.status, "message": one.message} for one in found]
+
+
+def _pod(image: str, namespace: str) -> dict[str, Json]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "explained", "namespace": namespace},
+        "spec": {"containers": [{"name": "explained", "image": image}]},
+    }

@@ -1,0 +1,125 @@
+"""List what a registry has about an image, before anything is verified.
+
+Room: cli. Takes: a client, a reference. Gives: JSON for people. Next: command, text.
+May touch: the network, or a folder, through the client.
+Source: docs/behaviour/images 3.2 (tags and annotations), 6 (referrers).
+
+Nothing of this is proved: it is what anybody may have pushed.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from kyverno_mp.errors import DependencyError, InputError
+from kyverno_mp.images.artifacts import Artifacts, json_object, parsed
+from kyverno_mp.images.certificates import all_certificates, subject_names
+from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.proof import (
+    BUNDLE,
+    CERTIFICATE,
+    SIGNATURE,
+    TIMESTAMP,
+    Layer,
+)
+from kyverno_mp.images.rekor import parse_bundle
+from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
+from kyverno_mp.values.jsonvalue import Json
+
+_Found = TypeVar("_Found")
+
+
+def findings(artifacts: Artifacts, image: str, deadline_ns: int) -> dict[str, Json]:
+    """Return digest, signatures, attestations and referrers, or why they are unknown.
+
+    Shape: ``{"digest": "sha256:..", "signatures": [{..}], "attestations": [{..}],
+    "referrers": [{..}], "problems": ["signatures: .."]}``.
+    """
+    problems: list[Json] = []
+
+    def tried(what: str, read: Callable[[], _Found], otherwise: _Found) -> _Found:
+        try:
+            return read()
+        except (InputError, DependencyError) as error:
+            problems.append(f"{what}: {error.message}")
+            return otherwise
+
+    digest = tried("digest", lambda: artifacts.digest(image, deadline_ns), "")
+    signatures: Iterable[Layer] = ()
+    attestations: Iterable[Layer] = ()
+    referrers: Iterable[dict[str, Json]] = ()
+    if digest:
+        place = parsed(image)
+        signatures = tried(
+            "signatures",
+            lambda: artifacts.signatures(place, digest, "sig", deadline_ns),
+            [],
+        )
+        attestations = tried(
+            "attestations",
+            lambda: artifacts.signatures(place, digest, "att", deadline_ns),
+            [],
+        )
+        referrers = tried(
+            "referrers", lambda: artifacts.referring(place, digest, deadline_ns), []
+        )
+    return {
+        "digest": digest,
+        "signatures": [described(one) for one in signatures],
+        "attestations": [
+            {**described(one), "predicateType": _predicate_type(one)}
+            for one in attestations
+        ],
+        "referrers": [
+            {"digest": one.get("digest"), "artifactType": one.get("artifactType")}
+            for one in referrers
+        ],
+        "problems": problems,
+    }
+
+
+def described(layer: Layer) -> dict[str, Json]:
+    """Return what comes with one signature; each part may be absent."""
+    found: dict[str, Json] = {"digest": layer.digest}
+    if layer.problem:
+        found["problem"] = layer.problem
+    if SIGNATURE not in layer.annotations:
+        found["problem"] = "the layer has no signature"
+    try:
+        certificate = _certificate(layer)
+        if certificate:
+            found["certificate"] = certificate
+        promise = parse_bundle(layer.annotations.get(BUNDLE))
+        if promise is not None:
+            at = datetime.fromtimestamp(promise.integrated_time, UTC)
+            found["log"] = {"index": promise.log_index, "time": f"{at:%FT%TZ}"}
+    except (Unproved, ValueError, OverflowError, OSError) as error:
+        found["problem"] = str(error)
+    if layer.annotations.get(TIMESTAMP):
+        found["timestamp"] = True
+    return found
+
+
+def _certificate(layer: Layer) -> dict[str, Json]:
+    text = layer.annotations.get(CERTIFICATE)
+    if type(text) is not str or not text:
+        return {}
+    one = all_certificates(text, IMAGE_CERTIFICATES_MAX)[0]
+    return {
+        "subjects": list(subject_names(one)),
+        "issuedBy": one.issuer.rfc4514_string(),
+        "notBefore": f"{one.not_valid_before_utc:%FT%TZ}",
+        "notAfter": f"{one.not_valid_after_utc:%FT%TZ}",
+    }
+
+
+def _predicate_type(layer: Layer) -> str:
+    """Return the type that an envelope says it is of, "" if it does not say."""
+    try:
+        body = json_object(layer.payload, "").get("payload")
+        statement = json_object(base64.b64decode(str(body)), "")
+    except (InputError, binascii.Error, ValueError):
+        return ""
+    return str(statement.get("predicateType") or "")

@@ -1,0 +1,127 @@
+"""Note what a rule asks about the signatures of an image, and what it is told.
+
+Room: cli. Takes: an ImageReview. Gives: Trace, a ReviewedImages port; steps as JSON.
+Next: command. May touch: the network, or a folder, through the review.
+Source: docs/behaviour/images 2.4, 3.3 (the checks of one signature, in order).
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from kyverno_mp.cli.images.findings import described
+from kyverno_mp.errors import DependencyError, ExpressionFailed, InputError
+from kyverno_mp.images.keys import public_key_bytes
+from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
+from kyverno_mp.values.jsonvalue import Json
+
+_Answer = TypeVar("_Answer")
+_COSIGN: Final = "Cosign"
+_CHECKS: Final = (
+    ("timestamp", ("RFC3161", "a signed timestamp")),
+    ("transparency log", ("verifying bundle", "tlog", "transparency log", "log query")),
+    ("certificate log", ("SCT", "ctfe")),
+    ("certificate", ("cert verification", "no certificate", "checking expiry", "x509")),
+    ("claim", ("digest in claim", "subject digest", "payloadType", "predicate")),
+    ("identity", ("mismatch:", "certificate not found", "invalid regexp")),
+    ("annotations", ("required annotations",)),
+    ("keys and roots", ("failed to load", "failed to get roots", "TUF")),
+    ("found", ("no signatures found", "image tag not found", "MANIFEST_UNKNOWN")),
+)
+"""Which check a reason is about, by words that it has; else the signature."""
+
+
+class Trace:
+    """The port of verifyImages rules, which writes down what it answers."""
+
+    def __init__(self, review: ImageReview) -> None:
+        self._review = review
+        self.steps: list[Json] = []
+
+    def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
+        """Return the digest."""
+        return self._review.digest(image, access, deadline_ns)
+
+    def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
+        """Return the digest that the attestor has signed."""
+        return self._traced(asked, deadline_ns, self._review.verify)
+
+    def statements(
+        self, asked: SignatureQuery, deadline_ns: int
+    ) -> Sequence[dict[str, Json]]:
+        """Return what the attestor states about the image."""
+        return self._traced(asked, deadline_ns, self._review.statements)
+
+    def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
+        """Ask nothing ahead: the steps have the order of the rule."""
+        del parts, deadline_ns
+
+    def _traced(
+        self,
+        asked: SignatureQuery,
+        deadline_ns: int,
+        ask: Callable[[SignatureQuery, int], _Answer],
+    ) -> _Answer:
+        step: dict[str, Json] = {
+            "attestor": signer_of(asked),
+            "asksFor": asked.predicate_type or "signature",
+            "type": asked.form,
+            "holds": True,
+        }
+        self.steps.append(step)
+        if asked.form == _COSIGN:
+            step["signatures"] = self._attempts(asked, deadline_ns)
+        try:
+            return ask(asked, deadline_ns)
+        except (ExpressionFailed, DependencyError) as error:
+            step["holds"] = False
+            step["check"] = check_of(error.message)
+            step["reason"] = error.message
+            raise
+
+    def _attempts(self, asked: SignatureQuery, deadline_ns: int) -> list[Json]:
+        found: list[Json] = []
+        try:
+            for layer, reason in self._review.attempts(asked, deadline_ns):
+                one = {**described(layer), "holds": not reason}
+                if reason:
+                    one |= {"check": check_of(reason), "reason": reason}
+                found.append(one)
+        except (InputError, DependencyError):
+            # The step itself tells the reason.
+            return found
+        return found
+
+
+def check_of(reason: str) -> str:
+    """Return which check failed."""
+    for name, words in _CHECKS:
+        if any(word in reason for word in words):
+            return name
+    return "signature"
+
+
+def signer_of(asked: SignatureQuery) -> str:
+    """Return who has to have signed, in a line."""
+    if asked.key:
+        der = public_key_bytes(asked.key)
+        if der is None:
+            return f"key {asked.key.strip().splitlines()[0]}"
+        return f"key SHA256:{hashlib.sha256(der).hexdigest()}"
+    if asked.certificate or not asked.is_keyless:
+        return "certificates of the policy"
+    identity = asked.identity
+    parts = [
+        f"{name} {text}"
+        for name, text in (
+            ("subject", identity.subject),
+            ("subjectRegExp", identity.subject_reg_exp),
+            ("issuer", identity.issuer),
+            ("issuerRegExp", identity.issuer_reg_exp),
+            *identity.extensions,
+        )
+        if text
+    ]
+    roots = "the policy" if asked.roots else "the trust root"
+    return f"keyless, {', '.join(parts) or 'anyone'}, below the roots of {roots}"

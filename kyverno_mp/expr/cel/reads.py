@@ -1,0 +1,181 @@
+"""Determine which parts of the object a CEL expression reads.
+
+Room: expr. Takes: nodes.Node, the places of variables. Gives: marks on Reads, and the
+Found places whose values the result may contain. Next: program/context/cel_reads.py.
+May touch: nothing outside its arguments.
+Source: the CEL language definition; held by tests/fuzz/test_cel_reads_fuzz.py.
+
+The analysis follows places, not values, as jmespath/reads.py does: a field leads to a
+place below, a macro to the place of all elements. Functions and operators read their
+whole operands, and must be the API server's, whose results depend on nothing else. An
+unknown construct raises ReadsUnknown; nothing is guessed.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final
+
+from kyverno_mp.expr.cel.catalogue import base_library
+from kyverno_mp.expr.cel.names import qualified_call
+from kyverno_mp.expr.cel.nodes import (
+    Call,
+    Const,
+    Ident,
+    ListLit,
+    Macro,
+    MapLit,
+    Node,
+    Select,
+)
+from kyverno_mp.expr.reads import Found, ReadsUnknown, both
+
+_TESTS: Final = frozenset({"all", "exists", "existsOne"})
+_OPTIONAL: Final = frozenset({"optMap", "optFlatMap"})
+_INDEX: Final = frozenset({"_[_]", "_[?_]"})
+_OPERATORS: Final = frozenset({"&&", "||", "!_", "-_"})
+_TERNARY: Final = 3
+_PAIR: Final = 2
+_OLD: Final = "oldObject"
+_REQUEST: Final = "request"
+_OPERATION: Final = "operation"
+_VARIABLES: Final = "variables"
+
+Names = Mapping[str, Found]
+Variables = Callable[[str], Found]
+"""Follows the expression of a variable; raises ReadsUnknown if there is none."""
+
+
+def follow_cel(node: Node, names: Names, variables: Variables) -> Found:
+    """Mark the reads of ``node``; its result is not marked yet.
+
+    ``names``: the places of ``object`` and of names that macros bind. ``oldObject`` is
+    taken for null, and ``request.operation`` for a constant. Raises: ReadsUnknown.
+    """
+    match node:
+        case Const():
+            return Found()
+        case Ident(name):
+            return _named(name, names)
+        case Select():
+            return _selected(node, names, variables)
+        case Call():
+            return _called(node, names, variables)
+        case ListLit(items):
+            return Found(
+                items=tuple(follow_cel(item, names, variables) for item in items)
+            )
+        case MapLit(entries):
+            for key, value, _ in entries:
+                _whole((key, value), names, variables)
+            return Found()
+        case Macro():
+            return _repeated(node, names, variables)
+    raise ReadsUnknown(type(node).__name__)
+
+
+def _whole(nodes: tuple[Node, ...], names: Names, variables: Variables) -> Found:
+    """Mark everything that the values of these nodes contain."""
+    for node in nodes:
+        follow_cel(node, names, variables).read_whole()
+    return Found()
+
+
+def _named(name: str, names: Names) -> Found:
+    found = names.get(name)
+    if found is not None:
+        return found
+    if name == _OLD:
+        return Found()
+    raise ReadsUnknown(name)
+
+
+def _selected(node: Select, names: Names, variables: Variables) -> Found:
+    operand = node.operand
+    if type(operand) is Ident and operand.name not in names:
+        is_plain = not (node.test or node.optional)
+        if operand.name == _VARIABLES and is_plain:
+            return variables(node.field)
+        if (operand.name, node.field) == (_REQUEST, _OPERATION) and is_plain:
+            return Found()
+    found = follow_cel(operand, names, variables).named(node.field)
+    return Found() if node.test else found
+
+
+def _called(node: Call, names: Names, variables: Variables) -> Found:
+    function, target, args = node.function, node.target, node.args
+    if function == "?:" and len(args) == _TERNARY:
+        _whole(args[:1], names, variables)
+        return both(*(follow_cel(one, names, variables) for one in args[1:]))
+    if function in _INDEX and len(args) == _PAIR:
+        return _indexed(args[0], args[1], names, variables)
+    if function == "+" and len(args) == _PAIR:
+        return _added(args, names, variables)
+    if function == "size" and len(args) + (target is not None) == 1:
+        (measured,) = args or (target,)
+        assert measured is not None
+        return _measured(follow_cel(measured, names, variables))
+    if function == "orValue" and target is not None and len(args) == 1:
+        return both(*(follow_cel(one, names, variables) for one in (target, *args)))
+    if function == "hasValue" and target is not None and not args:
+        follow_cel(target, names, variables)
+        return Found()
+    if qualified_call(node, base_library(), names):
+        return _whole(args, names, variables)
+    if function not in _deterministic():
+        raise ReadsUnknown(f"function {function}")
+    return _whole(args if target is None else (target, *args), names, variables)
+
+
+@cache
+def _deterministic() -> frozenset[str]:
+    """Return the functions whose results depend on their arguments alone."""
+    library = base_library()
+    return _OPERATORS | {*library.functions} | {*library.members}
+
+
+def _indexed(operand: Node, index: Node, names: Names, variables: Variables) -> Found:
+    found = follow_cel(operand, names, variables)
+    if type(index) is Const and index.kind == "string":
+        return found.named(str(index.value))
+    if type(index) is Const and index.kind == "int":
+        return found.elements()
+    found.read_whole()
+    return _whole((index,), names, variables)
+
+
+def _added(args: tuple[Node, ...], names: Names, variables: Variables) -> Found:
+    """Lists are joined; everything else is a scalar, which each part of a value has."""
+    found = [follow_cel(one, names, variables) for one in args]
+    return Found(items=tuple(one.elements() for one in found))
+
+
+def _measured(found: Found) -> Found:
+    for place in found.places:
+        place.names = True
+    # The length of a list is read with its elements.
+    found.elements()
+    return Found()
+
+
+def _repeated(node: Macro, names: Names, variables: Variables) -> Found:
+    given = follow_cel(node.range, names, variables)
+    if len(node.names) != 1:
+        raise ReadsUnknown(node.kind)
+    (name,) = node.names
+    if node.kind == "bind" or node.kind in _OPTIONAL:
+        (body,) = node.body
+        return follow_cel(body, {**names, name: given}, variables)
+    for place in given.places:
+        # Of a map, the keys are repeated.
+        place.names = True
+    element = given.elements()
+    inner = {**names, name: element}
+    if node.kind in _TESTS:
+        return _whole(node.body, inner, variables)
+    if node.kind == "filter":
+        _whole(node.body, inner, variables)
+        return Found(items=(element,))
+    if node.kind == "map":
+        _whole(node.body[:-1], inner, variables)
+        return Found(items=(follow_cel(node.body[-1], inner, variables),))
+    raise ReadsUnknown(node.kind)

@@ -1,0 +1,53 @@
+"""Compute which fields of the new object a set of CEL expressions reads.
+
+Room: program. Takes: compiled expressions and variables. Gives: marks on Reads. Next:
+program/rule_reads.py, program/validating_policy/group.py.
+May touch: nothing outside its arguments. Source: expr/cel/reads.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.reads import follow_cel
+from kyverno_mp.expr.reads import Found, Reads, ReadsUnknown
+from kyverno_mp.ir.cel import NamedExpressionIR
+
+_OBJECT: Final = "object"
+
+
+def mark_expressions(
+    expressions: Iterable[Expression],
+    variables: Sequence[NamedExpressionIR],
+    target: Reads,
+) -> None:
+    """Mark what the expressions read of the object. Raises: ReadsUnknown."""
+    followed = _Variables(variables, target)
+    for expression in expressions:
+        followed.follow(expression).read_whole()
+
+
+class _Variables:
+    """Follows each variable at its first use; of equal names the last one counts."""
+
+    def __init__(self, variables: Sequence[NamedExpressionIR], target: Reads) -> None:
+        self._given = {one.name: one.expression for one in variables}
+        self._found: dict[str, Found | None] = {}
+        self._names = {_OBJECT: Found((target,))}
+
+    def follow(self, expression: Expression) -> Found:
+        if expression.node is None:
+            raise ReadsUnknown(expression.error)
+        return follow_cel(expression.node, self._names, self._variable)
+
+    def _variable(self, name: str) -> Found:
+        if name in self._found:
+            found = self._found[name]
+            if found is None:
+                raise ReadsUnknown(f"variable {name} in itself")
+            return found
+        if name not in self._given:
+            raise ReadsUnknown(f"variable {name}")
+        self._found[name] = None
+        found = self._found[name] = self.follow(self._given[name])
+        return found

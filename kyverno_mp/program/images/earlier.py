@@ -1,0 +1,97 @@
+"""Read what an earlier webhook path of the same request has recorded about images.
+
+Room: program.images. Takes: the changed object, the policies of earlier paths. Gives:
+outcomes by reference. Next: program/mutation_plan. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/images 2.7 (one record for all policies); docs/differences.md.
+
+The API server calls our paths one after the other: those with failurePolicy Fail, then
+those with Ignore. An entry about an image of a rule of an earlier path is that rule's,
+because the path has run before and has dropped what came with the object.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from kyverno_mp.errors import BudgetExceeded
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.limits import (
+    IMAGE_RECORD_CHARACTERS_MAX,
+    IMAGE_RECORD_ENTRIES_MAX,
+)
+from kyverno_mp.program import result
+from kyverno_mp.program.action import ENFORCE, response_action
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.images.outcomes import ANNOTATION
+from kyverno_mp.program.images.rule import LinkedImageRule
+from kyverno_mp.program.images.selection import is_among
+from kyverno_mp.program.rule_gate import matches_at_own_cost
+from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.jsonvalue import Json
+
+_STATUSES: Final = frozenset({result.PASS, result.FAIL, result.SKIP})
+_Policies: TypeAlias = Sequence[tuple[PolicyIR, Sequence[LinkedImageRule]]]
+
+
+class Recorded(NamedTuple):
+    """Outcomes by reference: of policies that enforce, and of those that audit."""
+
+    enforced: dict[str, str]
+    audited: dict[str, str]
+
+
+def recorded_before(policies: _Policies, context: RequestContext) -> Recorded:
+    """Return what rules of these policies may have written; all else is forged.
+
+    SAFETY: if that takes too many steps, nothing is known, and images have to be
+    verified. Raises: DeadlinePassed, Preempted.
+    """
+    found = Recorded({}, {})
+    record = _record(context.request.object) if policies else {}
+    if not record:
+        return found
+    context.runtime.begin_policy(None, is_tenant=False)
+    try:
+        for policy, rules in policies:
+            _take(found, record, policy, rules, context)
+    except BudgetExceeded:
+        return Recorded({}, {})
+    return found
+
+
+def _take(
+    found: Recorded,
+    record: Mapping[str, str],
+    policy: PolicyIR,
+    rules: Sequence[LinkedImageRule],
+    context: RequestContext,
+) -> None:
+    request, runtime = context.request, context.runtime
+    action = response_action(
+        policy, policy.rule_actions, request.namespace, request.namespace_labels
+    )
+    known = found.enforced if action == ENFORCE else found.audited
+    for rule in rules:
+        if not matches_at_own_cost(rule.matches, policy, request, runtime):
+            continue
+        for block in rule.verification.blocks:
+            runtime.charge(len(record) * len(block.references))
+            for text, status in record.items():
+                if is_among(text, block.references):
+                    known[text] = status
+
+
+def _record(resource: Mapping[str, Json]) -> dict[str, str]:
+    """Return the record of an object, empty if we have not written such a one."""
+    metadata = resource.get("metadata")
+    annotations = metadata.get("annotations") if type(metadata) is dict else None
+    text = annotations.get(ANNOTATION) if type(annotations) is dict else None
+    if type(text) is not str or len(text) > IMAGE_RECORD_CHARACTERS_MAX:
+        return {}
+    try:
+        given = decode_json(text)
+    except JsonInvalid:
+        return {}
+    if type(given) is not dict or len(given) > IMAGE_RECORD_ENTRIES_MAX:
+        return {}
+    return {key: one for key, one in given.items() if one in _STATUSES}

@@ -1,0 +1,129 @@
+"""Mark which parts of an object a linked patch reads; all others it only carries along.
+
+Room: program.mutate. Takes: a strategic merge with Holes, or the operations of a JSON
+patch; the Shape of the object's kind. Gives: marks on Reads, the places it writes.
+Next: program/mutation_reads.
+May touch: nothing outside its arguments.
+Source: program/mutate/merge_link and values/json_additions, whose steps these marks
+follow; held by tests/fuzz/test_mutation_recall_fuzz.py.
+
+Marking too much is always correct. A patch with a feature that merge_link leaves to the
+general algorithm may be marked wrongly: program/mutation_recall never uses its result.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kyverno_mp.expr.pattern.anchors import ADD_IF_NOT_PRESENT
+from kyverno_mp.expr.reads import Reads, ReadsUnknown
+from kyverno_mp.program.mutate.anchors import anchor_of, has_anchors
+from kyverno_mp.values.json_additions import Addition
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.merge_keys import PLAIN, Shape
+
+_NO_INDEX: Final = -1
+_PLACES_MAX: Final = 16
+
+
+class Marks:
+    """What the rules of a request read of its object, and which metadata they write."""
+
+    __slots__ = ("_keys", "object", "written")
+
+    def __init__(self) -> None:
+        self.object = Reads()
+        self.written: set[tuple[str, ...]] = set()
+        """The first two steps of every path that is written."""
+        self._keys: list[tuple[Reads, str, set[str]]] = []
+
+    def compares(self, element: Reads, key: str, texts: Iterable[str]) -> None:
+        """Note that elements are told apart by a key, and compared with these texts."""
+        for place, known, compared in self._keys:
+            if place is element and known == key:
+                compared.update(texts)
+                return
+        self._keys.append((element, key, set(texts)))
+
+    def end(self) -> None:
+        """Mark the keys that are compared only: all rules have been marked."""
+        for element, key, texts in self._keys:
+            if key not in element.fields:
+                element.field(key).texts = frozenset(texts)
+
+
+def mark_merge(patch: dict[str, Json], shape: Shape, marks: Marks) -> None:
+    """Mark what a strategic merge reads and writes."""
+    for text, item in patch.items():
+        key = _name_of(text)
+        below = item if type(item) is dict else {}
+        marks.written |= {(key, _name_of(name)) for name in below} or {(key,)}
+    _mark_map(patch, shape, marks.object, marks)
+
+
+def _name_of(text: str) -> str:
+    anchor = anchor_of(text)
+    return text if anchor is None else anchor[1]
+
+
+def _mark_map(
+    pattern: dict[str, Json], shape: Shape, reads: Reads, marks: Marks
+) -> None:
+    for text, item in pattern.items():
+        anchor = anchor_of(text)
+        place = reads.field(text if anchor is None else anchor[1])
+        if anchor is not None and anchor[0] != ADD_IF_NOT_PRESENT:
+            place.whole = True
+        elif type(item) is dict:
+            below = shape.fields.get(_name_of(text), PLAIN)
+            _mark_map(item, below, place, marks)
+        elif type(item) is list:
+            _mark_list(item, shape.fields.get(_name_of(text), PLAIN), place, marks)
+
+
+def _mark_list(items: list[Json], shape: Shape, reads: Reads, marks: Marks) -> None:
+    keys = shape.keys
+    if keys is None or len(keys) != 1 or not all(type(one) is dict for one in items):
+        reads.whole = True
+        return
+    key, element = keys[0], reads.each
+    texts = [item.get(key) for item in items]
+    if has_anchors(items) or any(type(text) is not str for text in texts):
+        element.field(key)
+    else:
+        marks.compares(element, key, texts)
+    for item in items:
+        rest = {name: value for name, value in item.items() if name != key}
+        _mark_map(rest, Shape(shape.fields), element, marks)
+
+
+def mark_additions(samples: Sequence[Sequence[Addition]], marks: Marks) -> None:
+    """Mark what the operations of a JSON patch read and write.
+
+    ``samples``: the operations of its text, once for each of two indexes of an element
+    if it contains the index. Raises: ReadsUnknown.
+    """
+    first = samples[0]
+    for other in samples:
+        if len(other) != len(first):
+            raise ReadsUnknown("the text decides how many operations there are")
+        for one, same in zip(first, other, strict=True):
+            _mark_addition(same, marks, is_fixed=one.key == same.key)
+
+
+def _mark_addition(one: Addition, marks: Marks, *, is_fixed: bool) -> None:
+    steps = [*one.parents, (one.key, one.position)]
+    marks.written.add(tuple(name for name, _ in steps[:2]))
+    places = [marks.object]
+    for name, index in one.parents:
+        below = [place.field(name) for place in places]
+        if index != _NO_INDEX:
+            # The index of a list, or the key of a map.
+            below += [place.each for place in places]
+        if len(below) > _PLACES_MAX:
+            raise ReadsUnknown("a path with many indexes")
+        places = below
+    for place in places:
+        # The length of a list, and the old value of a map's key.
+        _ = place.each
+        place.field(one.key).whole = True
+        place.whole = place.whole or not is_fixed

@@ -1,0 +1,207 @@
+"""Keep what is equal for all requests of one kind: which policies and copies may match.
+
+Room: program. Takes: linked policies, a Request. Gives: Group, RequestKind, and
+Verdicts, which reviews with the same outcome share. Next: plan.py.
+May touch: nothing outside its arguments.
+Source: docs/architecture.md 3 (the compiler does what needs no request).
+
+PERF: policies of a set have few outcomes ("all passed"). Reviews with the same outcome
+share its Verdicts, so that metrics recognise it without building labels.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kyverno_mp.expr.reads import Reads
+from kyverno_mp.limits import OUTCOMES_OF_A_GROUP_MAX
+from kyverno_mp.program.admission_policy.match import resource_of
+from kyverno_mp.program.planner import SLOW
+from kyverno_mp.program.recall import CachedVerdict, Recall
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import FAIL, VALIDATION, PolicyResponse, RuleResult
+from kyverno_mp.program.validating_policy.evaluate import (
+    PASSED,
+    SKIPPED,
+    Body,
+    LinkedValidatingPolicy,
+)
+
+DENY: Final = "Deny"
+_SKIPPED, _PASSED, _FAILED = range(3)
+Outcome = CachedVerdict
+"""A code for each member of a group, and the messages of those that failed."""
+_WORTH_LEAST: Final = 2
+"""PERF: a cache look-up takes as long as evaluating one policy."""
+
+
+class RequestKind(NamedTuple):
+    """What decides about constraints without names and selectors."""
+
+    group: str
+    version: str
+    resource: str
+    subresource: str
+    operation: str
+    is_namespaced: bool
+
+
+def kind_of(request: Request) -> RequestKind:
+    """Return the kind of a request."""
+    group, version, resource = resource_of(request)
+    return RequestKind(
+        group,
+        version,
+        resource,
+        request.subresource,
+        request.operation,
+        bool(request.namespace),
+    )
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The response of one policy, and the policy's actions.
+
+    ``denies``: a failure or an error denies the request. An error of the service, not
+    of an expression, does so only with failurePolicy Fail.
+    """
+
+    response: PolicyResponse
+    actions: tuple[str, ...]
+    denies: bool
+    is_derived: bool = False
+    """A scan finds the same results."""
+
+
+@dataclass(slots=True)
+class Verdicts:
+    """The verdicts of one review, in policy order.
+
+    Reviews with equal outcomes share them: never change one. ``responses`` is a tuple
+    then. ``is_quiet``: every policy passed or was skipped by its conditions.
+    """
+
+    found: Sequence[Verdict]
+    responses: Sequence[PolicyResponse]
+    is_quiet: bool = False
+
+
+class Member(NamedTuple):
+    """A policy of a group; ``at``: its position in policy order."""
+
+    at: int
+    linked: LinkedValidatingPolicy
+    bodies: tuple[Body, ...]
+    passed: Verdict
+    skipped: Verdict
+
+
+class Group:
+    """The policies that may match requests of one kind."""
+
+    __slots__ = (
+        "_outcomes",
+        "fails",
+        "in_turn",
+        "members",
+        "needs_io",
+        "reads_namespace",
+        "recall",
+    )
+
+    def __init__(
+        self, policies: Sequence[LinkedValidatingPolicy], request: Request
+    ) -> None:
+        """``request``: any of this kind."""
+        applicable = [(one, one.bodies_for(request)) for one in policies]
+        applicable = [(one, bodies) for one, bodies in applicable if bodies]
+        self.members = tuple(
+            Member(at, one, bodies, _shared(one, PASSED), _shared(one, SKIPPED))
+            for at, (one, bodies) in enumerate(applicable)
+        )
+        self.in_turn = sorted(
+            self.members, key=lambda one: bool(one.linked.ir.effects & SLOW)
+        )
+        """Those that may wait for calls are last."""
+        self.needs_io = any(one.linked.ir.effects & SLOW for one in self.members)
+        self.fails = any(fails(one.linked) for one in self.members)
+        self.reads_namespace = any(one.linked.reads_namespace for one in self.members)
+        self.recall = _recall(self.members)
+        """Cache keys of outcomes, if all policies read parts of the object only."""
+        self._outcomes: dict[Outcome, Verdicts] = {}
+
+    def outcome(self, done: Sequence[list[RuleResult] | None]) -> Outcome | None:
+        """Return the outcome of a review, None if it cannot be that of another one.
+
+        ``done``: the results of each member, by its position.
+        """
+        codes, messages = bytearray(), []
+        for results in done:
+            if results is None or len(results) != 1:
+                return None
+            (found,) = results
+            if found is PASSED or found is SKIPPED:
+                codes.append(_PASSED if found is PASSED else _SKIPPED)
+            elif found.status != FAIL or found.properties or self.recall is None:
+                return None
+            else:
+                codes.append(_FAILED)
+                messages.append(found.message)
+        return Outcome(bytes(codes), tuple(messages))
+
+    def verdicts(self, outcome: Outcome) -> Verdicts:
+        """Return the verdicts of an outcome, which all its reviews share."""
+        known = self._outcomes.get(outcome)
+        if known is None:
+            if len(self._outcomes) >= OUTCOMES_OF_A_GROUP_MAX:
+                self._outcomes.clear()
+            messages = iter(outcome.messages)
+            found = tuple(
+                _verdict_of(one, code, messages)
+                for one, code in zip(self.members, outcome.codes, strict=True)
+            )
+            responses = tuple(one.response for one in found)
+            is_quiet = not outcome.messages
+            known = self._outcomes[outcome] = Verdicts(found, responses, is_quiet)
+        return known
+
+
+def _verdict_of(member: Member, code: int, messages: Iterator[str]) -> Verdict:
+    if code == _FAILED:
+        failed = RuleResult("", VALIDATION, FAIL, next(messages))
+        return verdict(member.linked, [failed], is_evaluated=True)
+    return member.passed if code == _PASSED else member.skipped
+
+
+def _recall(members: Sequence[Member]) -> Recall | None:
+    """Return the cache keys of a group, None if some policy reads anything else."""
+    if len(members) < _WORTH_LEAST:
+        return None
+    reads = Reads()
+    for one in members:
+        if one.linked.reads is None:
+            return None
+        reads.add(one.linked.reads)
+    return Recall(reads, ())
+
+
+def fails(linked: LinkedValidatingPolicy) -> bool:
+    """Return whether a request is denied if the policy cannot be evaluated."""
+    return linked.ir.policy.failure_policy == "Fail" and DENY in linked.ir.actions
+
+
+def verdict(
+    linked: LinkedValidatingPolicy, results: list[RuleResult], *, is_evaluated: bool
+) -> Verdict:
+    """Return the verdict of a policy; ``is_evaluated``: it could be evaluated."""
+    enforces = DENY in linked.ir.actions
+    response = PolicyResponse(
+        linked.ir.policy, results, "Enforce" if enforces else "Audit"
+    )
+    denies = enforces if is_evaluated else fails(linked)
+    return Verdict(response, linked.ir.actions, denies, linked.is_derived)
+
+
+def _shared(linked: LinkedValidatingPolicy, found: RuleResult) -> Verdict:
+    return verdict(linked, [found], is_evaluated=True)

@@ -1,0 +1,217 @@
+"""Answer as a registry would, from an OCI image layout: a folder on this machine.
+
+Room: registry. Takes: a folder, RegistryCalls. Gives: LayoutRegistry, an Exchange.
+Next: cli/cluster/image_access.py. May touch: files below the folder.
+Source: OCI image specification 1.1 (image-layout.md, annotations.md), distribution
+specification 1.1 (referrers); cosign's pkg/oci/layout (kinds of entries).
+
+A layout names its entries by tag or by whole reference, and has no repositories: a tag
+stands for that tag of any repository. Clients compute the digests as they do for a
+registry.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import RequestInvalid, SettingInvalid
+from kyverno_mp.limits import (
+    LAYOUT_ENTRIES_MAX,
+    REGISTRY_JSON_PARTS_MAX,
+    REGISTRY_MANIFEST_BYTES_MAX,
+)
+from kyverno_mp.registry.client import OCI_INDEX, OCI_MANIFEST
+from kyverno_mp.registry.exchange import (
+    RegistryCall,
+    RegistryResponse,
+    taken_apart,
+)
+from kyverno_mp.registry.reference import parse_reference
+from kyverno_mp.values.gojson import JsonInvalid, decode_parts
+from kyverno_mp.values.jsonvalue import Json
+
+_OK, _MISSING, _REFUSED = 200, 404, 405
+_PATH: Final = re.compile(r"/v2/(.+)/(manifests|blobs|referrers)/([^/]+)")
+_DIGEST: Final = re.compile(r"(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})")
+_SIGNED_TAG: Final = re.compile(r"(sha256)-([0-9a-f]{64})\.(sig|att)")
+_NAMES: Final = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
+"""The first one is a whole reference; the second may be only a tag."""
+_KIND: Final = "kind"
+_IMAGES: Final = (
+    "dev.cosignproject.cosign/image",
+    "dev.cosignproject.cosign/imageIndex",
+)
+_KINDS: Final = {
+    "sig": "dev.cosignproject.cosign/sigs",
+    "att": "dev.cosignproject.cosign/atts",
+}
+
+
+class LayoutRegistry:
+    """The content of one folder; threads may share it."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read the index. Raises: SettingInvalid, if the folder is no layout."""
+        self._folder = folder
+        listed = self._json(folder / "index.json").get("manifests")
+        entries = listed if type(listed) is list else []
+        if len(entries) > LAYOUT_ENTRIES_MAX:
+            text = f"{folder}: more than {LAYOUT_ENTRIES_MAX} entries in index.json"
+            raise SettingInvalid("registry.layout", text)
+        self._entries: list[Mapping[str, Json]] = [
+            one
+            for one in entries
+            if type(one) is dict and _DIGEST.fullmatch(str(one.get("digest")))
+        ]
+
+    def __call__(self, call: RegistryCall, _deadline_ns: int) -> RegistryResponse:
+        """Answer one request. Raises: RequestInvalid (``registry.size``)."""
+        parts, _ = taken_apart(call.url)
+        if call.method not in ("GET", "HEAD"):
+            return RegistryResponse(_REFUSED, {}, b"")
+        if parts.path == "/v2/":
+            return RegistryResponse(_OK, {}, b"{}")
+        found = _PATH.fullmatch(parts.path)
+        if found is None:
+            return RegistryResponse(_MISSING, {}, b"")
+        place, what, name = f"{parts.netloc}/{found[1]}", found[2], found[3]
+        if what == "blobs":
+            return self._blob(name, call.bytes_max)
+        if what == "manifests":
+            return self._manifest(place, name, call.bytes_max)
+        return self._referrers(place, name)
+
+    def _blob(self, digest: str, bytes_max: int) -> RegistryResponse:
+        content = self._content(digest, bytes_max)
+        if content is None:
+            return _missing("BLOB_UNKNOWN", "blob unknown to registry", digest)
+        return RegistryResponse(_OK, {}, content)
+
+    def _manifest(self, place: str, name: str, bytes_max: int) -> RegistryResponse:
+        digest = name if ":" in name else self._named(place, name)
+        content = self._content(digest, bytes_max)
+        if content is None:
+            return _missing("MANIFEST_UNKNOWN", "manifest unknown", name)
+        headers = {"content-type": self._type(digest, content)}
+        return RegistryResponse(_OK, headers, content)
+
+    def _referrers(self, place: str, digest: str) -> RegistryResponse:
+        found = list(self._about(digest))
+        if not found and self._named(place, digest.replace(":", "-", 1)):
+            # The layout has the list of referrers under its tag.
+            return RegistryResponse(_MISSING, {}, b"")
+        index: Json = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": found}
+        body = msgspec.json.encode(index)
+        return RegistryResponse(_OK, {"content-type": OCI_INDEX}, body)
+
+    def _about(self, digest: str) -> Iterator[dict[str, Json]]:
+        """Yield the descriptors of manifests with this subject."""
+        for digest_of_one in dict.fromkeys(str(one["digest"]) for one in self._entries):
+            content = self._content(digest_of_one, REGISTRY_MANIFEST_BYTES_MAX)
+            manifest = _object(content or b"")
+            subject = manifest.get("subject")
+            if type(subject) is not dict or subject.get("digest") != digest:
+                continue
+            config = manifest.get("config")
+            kind = config.get("mediaType") if type(config) is dict else None
+            yield {
+                "mediaType": manifest.get("mediaType") or OCI_MANIFEST,
+                "digest": digest_of_one,
+                "size": len(content or b""),
+                "artifactType": manifest.get("artifactType") or kind or "",
+                "annotations": manifest.get("annotations") or {},
+            }
+
+    def _named(self, place: str, tag: str) -> str:
+        """Return the digest of the entry with a name, "" if there is none."""
+        for entry in self._entries:
+            if _is_named(entry, place, tag):
+                return str(entry["digest"])
+        signed = _SIGNED_TAG.fullmatch(tag)
+        if signed is None:
+            return ""
+        # As ``cosign save`` writes it: one image, its signatures, its attestations.
+        images = [str(one["digest"]) for one in self._of(*_IMAGES)]
+        if images != [f"{signed[1]}:{signed[2]}"]:
+            return ""
+        return next((str(one["digest"]) for one in self._of(_KINDS[signed[3]])), "")
+
+    def _of(self, *kinds: str) -> Iterator[Mapping[str, Json]]:
+        return (one for one in self._entries if _annotations(one).get(_KIND) in kinds)
+
+    def _type(self, digest: str, content: bytes) -> str:
+        for entry in self._entries:
+            if entry["digest"] == digest and type(entry.get("mediaType")) is str:
+                return str(entry["mediaType"])
+        manifest = _object(content)
+        given = manifest.get("mediaType")
+        if type(given) is str and given:
+            return given
+        return OCI_INDEX if "manifests" in manifest else OCI_MANIFEST
+
+    def _content(self, digest: str, bytes_max: int) -> bytes | None:
+        # SAFETY: a digest is a file name here.
+        if not _DIGEST.fullmatch(digest):
+            return None
+        algorithm, _, name = digest.partition(":")
+        try:
+            with (self._folder / "blobs" / algorithm / name).open("rb") as file:
+                content = file.read(bytes_max + 1)
+        except OSError:
+            return None
+        if len(content) > bytes_max:
+            text = f"{self._folder}: {digest} is larger than {bytes_max} bytes"
+            raise RequestInvalid("registry.size", text)
+        return content
+
+    def _json(self, path: Path) -> dict[str, Json]:
+        try:
+            with path.open("rb") as file:
+                content = file.read(REGISTRY_MANIFEST_BYTES_MAX)
+        except OSError as error:
+            text = (
+                f"{self._folder} is no OCI image layout: {path.name}: {error.strerror}"
+            )
+            raise SettingInvalid("registry.layout", text) from error
+        found = _object(content)
+        if not found:
+            text = f"{self._folder} is no OCI image layout: {path.name} is not JSON"
+            raise SettingInvalid("registry.layout", text)
+        return found
+
+
+def _annotations(entry: Mapping[str, Json]) -> Mapping[str, Json]:
+    found = entry.get("annotations")
+    return found if type(found) is dict else {}
+
+
+def _is_named(entry: Mapping[str, Json], place: str, tag: str) -> bool:
+    """Return whether an entry is this tag of this repository, or of any."""
+    for key in _NAMES:
+        name = _annotations(entry).get(key)
+        if type(name) is not str or not name:
+            continue
+        if name == tag:
+            return True
+        try:
+            return str(parse_reference(name)) == f"{place}:{tag}"
+        except RequestInvalid:
+            return False
+    return False
+
+
+def _object(content: bytes) -> dict[str, Json]:
+    try:
+        found = decode_parts(content, REGISTRY_JSON_PARTS_MAX)
+    except JsonInvalid:
+        return {}
+    return found if type(found) is dict else {}
+
+
+def _missing(code: str, text: str, name: str) -> RegistryResponse:
+    error: Json = {"code": code, "message": text, "detail": {"Name": name}}
+    body = msgspec.json.encode({"errors": [error]})
+    return RegistryResponse(_MISSING, {"content-type": "application/json"}, body)

@@ -1,0 +1,171 @@
+"""Build the one call that brings a report to what a scan found, without reading it.
+
+Room: reports. Takes: what is remembered of a report, what an evaluator found. Gives:
+new_report, change_of. Next: reports/writer.py makes the calls.
+May touch: nothing outside its arguments.
+Source: RFC 6902 (JSON patch); docs/pools.md 4.
+
+Fingerprints are remembered in the order of the rows, so a row that differs is replaced
+by its number and the others are not sent at all. What cannot be told from fingerprints
+is None here: the writer then reads the report. The version in the patch makes it fail
+if the report has changed since.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.reports.batches import NOTHING, Evaluated
+from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.fingerprints import (
+    KEY_BYTES,
+    each_fingerprint,
+    result_of,
+    summary_in,
+)
+from kyverno_mp.reports.objects import (
+    ROW_BYTES,
+    ReportKinds,
+    StoredReport,
+    is_too_large,
+    report_of,
+)
+
+_VERSION: Final = "/metadata/resourceVersion"
+
+
+class Change(NamedTuple):
+    """A call, and the report after it. ``body`` of a patch, b"": delete the report."""
+
+    body: bytes
+    after: StoredReport
+
+
+def new_report(
+    kinds: ReportKinds, subject: Subject, found: Evaluated, now_s: int
+) -> Change | None:
+    """Return the creation of a report, None if it would be too large."""
+    size = sum(len(row) + ROW_BYTES for row in found.rows)
+    if is_too_large(size):
+        return None
+    content = {
+        "summary": summary_in(each_fingerprint(found.fingerprints)),
+        "results": [_timed(row, now_s) for row in found.rows],
+    }
+    body = msgspec.json.encode(report_of(kinds, subject, content))
+    after = StoredReport(
+        subject.api_version, subject.kind, subject.name, found.fingerprints, size
+    )
+    return Change(body, after)
+
+
+def change_of(
+    stored: StoredReport,
+    version: str,
+    stays: Callable[[bytes], bool],
+    now_s: int,
+    found: Evaluated = NOTHING,
+) -> Change | None:
+    """Return the change of a report, None if it has to be read.
+
+    ``stays``: whether a row stays of which nothing was found, by its key.
+    """
+    edit = _Edit(stored, found)
+    if not edit.is_plain:
+        return None
+    edit.keep(stays)
+    if not edit.insert():
+        return None
+    size = stored.size_bytes + edit.added_bytes
+    if is_too_large(size):
+        return None
+    after = msgspec.structs.replace(
+        stored, fingerprints=b"".join(edit.after), size_bytes=size
+    )
+    return Change(edit.operations(version, now_s) if edit.after else b"", after)
+
+
+class _Edit:
+    """The operations on ``results``, in order: replace, remove, add."""
+
+    def __init__(self, stored: StoredReport, found: Evaluated) -> None:
+        self._before = list(each_fingerprint(stored.fingerprints))
+        self._new = list(each_fingerprint(found.fingerprints))
+        self._rows = found.rows
+        self._at = {one[:KEY_BYTES]: at for at, one in enumerate(self._new)}
+        keys = {one[:KEY_BYTES] for one in self._before}
+        is_unique = (len(keys), len(self._at)) == (len(self._before), len(self._new))
+        is_known = all(map(result_of, self._before))
+        self.is_plain = is_unique and is_known and not stored.left_out
+        """Each row is told from the others, and all are there."""
+        self.after: list[bytes] = []
+        self._replaced: list[tuple[int, bytes]] = []
+        self._gone: list[int] = []
+        self._added: list[tuple[int, bytes]] = []
+
+    def keep(self, stays: Callable[[bytes], bool]) -> None:
+        """Decide about the rows that are there."""
+        for at, one in enumerate(self._before):
+            new = self._at.get(one[:KEY_BYTES])
+            if new is not None:
+                if self._new[new] != one:
+                    self._replaced.append((at, self._rows[new]))
+                self.after.append(self._new[new])
+            elif stays(one[:KEY_BYTES]):
+                self.after.append(one)
+            else:
+                self._gone.append(at)
+
+    def insert(self) -> bool:
+        """Add the rows that are new; False if their places are not known.
+
+        Fingerprints have no names, so rows of reviews have no place among the others.
+        """
+        keys = {one[:KEY_BYTES] for one in self.after}
+        if keys.issuperset(self._at):
+            return True
+        if not keys.issubset(self._at):
+            return False
+        for at, one in enumerate(self._new):
+            if one[:KEY_BYTES] not in keys:
+                before = self._new[at - 1] if at else None
+                place = 0 if before is None else self.after.index(before) + 1
+                self.after.insert(place, one)
+                self._added.append((place, self._rows[at]))
+        return True
+
+    @property
+    def added_bytes(self) -> int:
+        """By how much the report grows at most."""
+        rows = (row for _, row in (*self._replaced, *self._added))
+        return sum(len(row) + ROW_BYTES for row in rows)
+
+    def operations(self, version: str, now_s: int) -> bytes:
+        """Return the JSON patch."""
+        edits: list[dict[str, Any]] = [
+            {"op": "replace", "path": _VERSION, "value": version}
+        ]
+        edits += _each("replace", self._replaced, now_s)
+        edits += [
+            {"op": "remove", "path": f"/results/{at}"} for at in reversed(self._gone)
+        ]
+        edits += _each("add", self._added, now_s)
+        summary = summary_in(self.after)
+        # K8S: "add" replaces a field that is there.
+        edits.append({"op": "add", "path": "/summary", "value": summary})
+        return msgspec.json.encode(edits)
+
+
+def _each(
+    name: str, rows: Sequence[tuple[int, bytes]], now_s: int
+) -> list[dict[str, Any]]:
+    return [
+        {"op": name, "path": f"/results/{at}", "value": _timed(row, now_s)}
+        for at, row in rows
+    ]
+
+
+def _timed(row: bytes, now_s: int) -> msgspec.Raw:
+    """Return a row with its time. PERF: 0.3 us; as a Row it would take 5."""
+    return msgspec.Raw(b'{"timestamp":{"seconds":%d,"nanos":0},' % now_s + row[1:])

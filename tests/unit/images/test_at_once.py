@@ -1,0 +1,92 @@
+"""Helpers take parts of a review's work; nothing waits for them to be free."""
+
+import threading
+import time
+
+import pytest
+
+from kyverno_mp import limits
+from kyverno_mp.images.at_once import Helpers
+
+_WAIT_S = 60.0
+
+
+def soon_ns() -> int:
+    return time.monotonic_ns() + int(_WAIT_S * 1e9)
+
+
+class _Crowd:
+    """Parts that end when as many run at once as ``count`` says."""
+
+    def __init__(self, count: int) -> None:
+        self._barrier = threading.Barrier(count)
+        self._lock = threading.Lock()
+        self.running = self.most = self.done = 0
+
+    def part(self) -> None:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self._barrier.wait(_WAIT_S)
+        with self._lock:
+            self.running -= 1
+            self.done += 1
+
+
+def test_as_many_parts_at_once_as_the_bound_says() -> None:
+    most = limits.IMAGES_AT_ONCE_MAX
+    crowd = _Crowd(most)
+    helpers = Helpers(most - 1)
+    # None ends unless this many run at once.
+    helpers.run([crowd.part] * (3 * most), soon_ns())
+    assert (crowd.done, crowd.most) == (3 * most, most)
+    helpers.stop()
+
+
+def test_a_review_works_alone_while_the_helpers_are_busy() -> None:
+    helpers, release, crowd = Helpers(1), threading.Event(), _Crowd(2)
+
+    def hang() -> None:
+        crowd.part()
+        release.wait(_WAIT_S)
+
+    hung = threading.Thread(target=helpers.run, args=([hang, hang], soon_ns()))
+    hung.start()
+    while crowd.done < 2:
+        time.sleep(0.001)
+    names: list[int] = []
+    helpers.run([lambda: names.append(threading.get_ident())] * 3, soon_ns())
+    assert names == [threading.get_ident()] * 3
+    release.set()
+    hung.join()
+    helpers.stop()
+
+
+def test_nobody_waits_past_the_deadline() -> None:
+    helpers, release, crowd = Helpers(1), threading.Event(), _Crowd(2)
+    ended: list[bool] = []
+
+    def part() -> None:
+        crowd.part()
+        if helpers.is_current():
+            release.wait(_WAIT_S)
+        ended.append(helpers.is_current())
+
+    helpers.run([part, part], time.monotonic_ns())
+    assert ended == [False]
+    release.set()
+    helpers.stop()
+
+
+def test_a_defect_reaches_the_review() -> None:
+    helpers = Helpers(2)
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    done: list[int] = []
+    with pytest.raises(ValueError, match="broken"):
+        helpers.run([broken, lambda: done.append(1), lambda: done.append(2)], soon_ns())
+    assert sorted(done) == [1, 2]
+    assert not helpers.is_current()
+    helpers.stop()
