@@ -64,7 +64,7 @@ def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
 
 
 def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> bool:
-    """Return whether a text may quote a Secret that is read or written."""
+    """Return whether a message may quote a Secret that is read or written."""
     if task.type == MUTATE:
         mutate = policy.mutates.get(task.rule) if policy else None
         kinds = mutate.target_kinds if mutate else []

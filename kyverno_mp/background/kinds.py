@@ -1,4 +1,4 @@
-"""Know which resources the API server serves, for triggers and downstream objects.
+"""Keep the list of resources that the API server serves, for triggers and downstreams.
 
 Room: background. Takes: a Client. Gives: Kinds. Next: background/triggers.py,
 background/downstream.py. May touch: the API server through kube/discovery.py, the

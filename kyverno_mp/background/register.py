@@ -1,4 +1,4 @@
-"""Record which rules' objects have to go when the rule or its policy goes.
+"""Record which rules' objects must be deleted with the rule or its policy.
 
 Room: background. Takes: the rules of a policy. Gives: Register, kept in a ConfigMap.
 Next: background/policy_events.py. May touch: the API server through kube/apply.py.

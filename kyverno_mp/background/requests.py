@@ -172,7 +172,7 @@ class Requests:
         return sorted(found, key=lambda one: _number(one.metadata.resource_version))
 
     def _run_task(self, lane: str, task: Task, failures: int) -> float | None:
-        """Run a task of a policy event; return the pause until it comes again."""
+        """Run a task of a policy event; return the pause until its retry."""
         key = (task.type, task.policy, task.rule)
         pause_s: float | None = None
         try:

@@ -165,14 +165,14 @@ class StoredRequest(msgspec.Struct):
 
     @property
     def queue_key(self) -> str:
-        """The trigger's key; a request for many triggers goes by the first."""
+        """The trigger's key; a request for many triggers has that of the first."""
         contexts = self.spec.rule_context
         trigger = contexts[0].trigger if contexts else self.spec.resource
         return trigger.key
 
     @property
     def changed(self) -> Changed | None:
-        """Return the changed object that it is about; None: it is about its trigger."""
+        """Return the changed object; None if the request is for its trigger."""
         text = (self.metadata.annotations or {}).get(CHANGED)
         try:
             return None if text is None else _CHANGED.decode(text)
@@ -255,7 +255,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> UserInfo | None:
-        """Return who made the request, None when nobody did."""
+        """Return the user who made the request, None if there is none."""
         if self.request is None:
             return None
         found = self.request.spec.context.user_info

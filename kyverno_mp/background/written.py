@@ -53,7 +53,7 @@ class Written:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def is_as_written(self, live: Json, raw: Json) -> bool:
-        """Return whether nobody changed an object since this content was written."""
+        """Return whether an object is unchanged since this content was written."""
         uid = str(live["metadata"].get("uid") or "")
         with self._lock:
             known = self._entries.get(_place(raw))
@@ -102,7 +102,7 @@ class Written:
         return entry.reverts
 
     def forget(self, resource: Resource, key: Key) -> None:
-        """Forget an object that we deleted: making it again reverts nobody."""
+        """Forget an object that we deleted: recreating it reverts no change."""
         with self._lock:
             self._entries.pop(_named(resource.group, resource.kind, key), None)
 

@@ -148,7 +148,7 @@ class Evaluator:
     def _known_labels(self, namespace: str) -> dict[str, str]:
         """Return the labels as they are known.
 
-        Raises: NamespaceGone; ExpressionFailed when nobody can tell; DependencyError.
+        Raises: NamespaceGone; ExpressionFailed when that is unknown; DependencyError.
         """
         if not namespace or not self._judge.reads_labels or self._namespaces is None:
             return {}
@@ -166,7 +166,7 @@ class Evaluator:
     def _of_unpublished(self, namespace: str) -> dict[str, str] | None:
         """Read the labels of a namespace that is very new, or gone: None.
 
-        Raises: ExpressionFailed when nobody can tell; DependencyError.
+        Raises: ExpressionFailed when that is unknown; DependencyError.
         """
         if self._objects is None:
             raise ExpressionFailed(

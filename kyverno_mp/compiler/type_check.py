@@ -1,7 +1,7 @@
 """Check the CEL of a policy against the schemas of the kinds that it matches.
 
 Room: compiler. Takes: a decoded policy, a view of the cluster. Gives: warnings with
-cel-go's texts. Next: webhook/policy_review.py. The warnings never change a verdict:
+cel-go's messages. Next: webhook/policy_review.py. The warnings never change a verdict:
 rules are evaluated with dynamic objects.
 May touch: the cluster only through policy/ports.py.
 Source: docs/behaviour/engine 10.7; Kyverno pkg/validation/policy/validate.go (end of
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kyverno_mp.compiler.cel import FIELDS, VARIABLES, cel_environment, declared
+from kyverno_mp.compiler.translatable import why_not
 from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.environment import Environment, RecordFields
@@ -26,16 +27,11 @@ from kyverno_mp.limits import (
     TYPE_CHECK_TEXT_CHARACTERS_MAX,
 )
 from kyverno_mp.policy.cluster_policy import AnyPolicy
-from kyverno_mp.policy.fields.match import (
-    MatchResources,
-    ResourceDescription,
-    ResourceFilter,
-)
-from kyverno_mp.policy.fields.validation import CEL, FailureActionOverride
+from kyverno_mp.policy.fields.match import MatchResources
+from kyverno_mp.policy.fields.validation import CEL
 from kyverno_mp.policy.ports import ClusterView, Kinds, KnownSchemas
 from kyverno_mp.values.kinds import KindSelector, parse_kind
 from kyverno_mp.values.openapi import name_of
-from kyverno_mp.values.wildcard import contains_wildcard
 
 _PLACE: Final = "spec.rules[0].validate.cel.expressions"
 _FIXED: Final = {
@@ -211,55 +207,7 @@ def _kinds_of(kinds: Kinds, group: str, version: str, plural: str) -> Iterable[_
 
 def _checked(policy: AnyPolicy) -> CEL | None:
     """Return the CEL if a ValidatingAdmissionPolicy can express the policy."""
-    if len(policy.spec.rules) != 1:
+    if why_not(policy):
         return None
-    (rule,) = policy.spec.rules
-    validate = rule.validate
-    if validate is None or validate.cel is None or validate.cel == CEL():
-        return None
-    overrides = (
-        policy.spec.validation_failure_action_overrides,
-        validate.failure_action_overrides,
-    )
-    is_fit = (
-        all(map(_is_plain, overrides))
-        and _is_translatable(rule.match, is_match=True)
-        and (rule.exclude is None or _is_translatable(rule.exclude, is_match=False))
-    )
-    return validate.cel if is_fit else None
-
-
-def _is_plain(overrides: Sequence[FailureActionOverride]) -> bool:
-    return not overrides or (len(overrides) == 1 and not overrides[0].namespaces)
-
-
-def _is_translatable(given: MatchResources, *, is_match: bool) -> bool:
-    return (
-        not (given.roles or given.cluster_roles or given.subjects)
-        and _is_described(given.resources, is_match=is_match)
-        and len(given.all) <= 1
-        and _are_translatable(given.any, is_match=is_match)
-        and _are_translatable(given.all, is_match=is_match)
-    )
-
-
-def _are_translatable(filters: Sequence[ResourceFilter], *, is_match: bool) -> bool:
-    selecting = any(
-        one.resources.selector is not None
-        or one.resources.namespace_selector is not None
-        for one in filters
-    )
-    if selecting and (not is_match or len(filters) > 1):
-        return False
-    return all(
-        not (one.roles or one.cluster_roles or one.subjects)
-        and _is_described(one.resources, is_match=is_match)
-        for one in filters
-    )
-
-
-def _is_described(given: ResourceDescription, *, is_match: bool) -> bool:
-    if not is_match and given.kinds and given.namespaces:
-        return False
-    named = (given.name, *given.names, *given.namespaces)
-    return not given.annotations and not any(map(contains_wildcard, named))
+    validate = policy.spec.rules[0].validate
+    return None if validate is None else validate.cel

@@ -1,6 +1,6 @@
 """Check a ValidatingPolicy as Kyverno's policy webhook does when it is created.
 
-Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
 Next: cli/lint. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/vpol/validate.go.
 """
@@ -56,6 +56,11 @@ def common_problems(
         path = "spec.matchConstraints"
         upstream = f"{path}: {_REQUIRED}"
         yield Problem("policy.required", path, "", _REQUIRED, upstream)
+    yield from http_problems(namespace, texts)
+
+
+def http_problems(namespace: str, texts: Iterable[str]) -> Iterator[Problem]:
+    """Yield the refusal of a namespaced policy whose expressions call services."""
     if namespace and any(map(_names_http, texts)):
         upstream = f"spec: {_NO_HTTP}"
         yield Problem("policy.http", "spec", "", _NO_HTTP, upstream)

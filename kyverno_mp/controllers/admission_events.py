@@ -1,9 +1,9 @@
 """Create Events from the records that webhook workers write to their journals.
 
 Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: EventInfos (the
-texts are in kube/policy_events.py). Next: leader/control/run.py runs the thread.
+messages are in kube/policy_events.py). Next: leader/control/run.py runs the thread.
 May touch: the journals, the API server through kube/events.py, one thread.
-Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
+Source: docs/behaviour/controllers 9.1 (messages, objects, reasons, actions); Kyverno
 pkg/event/events.go, pkg/webhooks/utils/event.go.
 
 A record leaves its journal after all its Events are written. When kill -9 ends this

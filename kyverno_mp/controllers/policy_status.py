@@ -20,6 +20,12 @@ from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.scan_permissions import MissingPermissions
 from kyverno_mp.controllers.stored_rule import as_stored
+from kyverno_mp.controllers.told import (
+    NothingTold,
+    Teller,
+    Told,
+    with_told,
+)
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
@@ -115,14 +121,26 @@ class PolicyStatuses:
     """The statuses already written, so that each policy is read only once."""
 
     def __init__(
-        self, objects: Objects, missing: MissingPermissions = _nothing_missing
+        self,
+        objects: Objects,
+        missing: MissingPermissions = _nothing_missing,
+        teller: Teller | None = None,
     ) -> None:
-        """``missing`` returns the permissions that scans lack."""
+        """``missing`` returns the permissions that scans lack.
+
+        ``teller`` knows what to tell of generated admission policies.
+        """
         self._objects = objects
         self._missing = missing
-        self._written: dict[PolicyName, tuple[Reported, bool]] = {}
+        self._teller = teller or NothingTold()
+        self._written: dict[PolicyName, tuple[Reported, bool, Told | None]] = {}
         self._refused: set[PolicyName] = set()
         """Policies whose status was refused since the cycle began."""
+
+    @property
+    def told_count(self) -> int:
+        """A number that grows when statuses are to tell something else."""
+        return self._teller.told_count
 
     def forget(self) -> None:
         """Check every policy again, after another replica held the lease."""
@@ -154,7 +172,8 @@ class PolicyStatuses:
                 known = False
                 continue
             ready, message = found.ready, found.message
-            if self._written.get(name) == (policy, ready):
+            told = self._teller.told(policy)
+            if self._written.get(name) == (policy, ready, told):
                 continue
             if ready and lagging(policy):
                 known = False
@@ -166,7 +185,7 @@ class PolicyStatuses:
                 return Pass(known, ended=False)
             left -= 1
             if self._try_one(policy, now, ready=ready, message=message):
-                self._written[name] = (policy, ready)
+                self._written[name] = (policy, ready, told)
             else:
                 self._refused.add(name)
                 known = False
@@ -192,6 +211,7 @@ class PolicyStatuses:
     ) -> None:
         cel = None if isinstance(policy, ClusterPolicy | Policy) else policy
         missing = () if cel is None else self._missing(cel)
+        told = self._teller.told(policy)
 
         def edit(raw: Json) -> Json | None:
             before = raw.get("status") or {}
@@ -202,6 +222,7 @@ class PolicyStatuses:
                     policy, before, now, ready=ready, message=message, missing=missing
                 )
             )
+            after = with_told(after, policy.kind, told)
             return None if after == before else {**raw, "status": after}
 
         resource = _RESOURCES[policy.kind]

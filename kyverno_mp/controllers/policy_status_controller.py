@@ -54,7 +54,7 @@ class PolicyStatusController:
         self._served = served
         self._lagging = lagging
         self._term = 0
-        self._settled: tuple[Registered, Served, bool] | None = None
+        self._settled: tuple[Registered, Served, bool, int] | None = None
 
     def reconcile(self, _key: str) -> Result:
         """Write changed statuses; retry soon while workers lag behind the policies.
@@ -72,6 +72,7 @@ class PolicyStatusController:
             self._statuses.forget()
             self._settled = None
         answers, served = self._webhooks.answers(), self._served()
+        told = self._statuses.told_count
         if self._is_settled(registered, served, answers=answers):
             return Result()
         known, ended = self._statuses.write(
@@ -83,7 +84,7 @@ class PolicyStatusController:
         if not ended:
             return Result(after_s=0.0)
         if known:
-            self._settled = registered, served, answers
+            self._settled = registered, served, answers, told
         return Result(retry=not known)
 
     def _is_settled(
@@ -92,8 +93,9 @@ class PolicyStatusController:
         """Return whether all is written. PERF: workers attach other segments, too."""
         if self._settled is None:
             return False
-        before, before_served, before_answers = self._settled
+        before, before_served, before_answers, before_told = self._settled
         same = before is registered and before_served is served
+        same = same and before_told == self._statuses.told_count
         return same and before_answers == answers
 
 

@@ -21,9 +21,10 @@ from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.leader.compile_cache import CompileOutcome
 from kyverno_mp.leader.compile_document import clip
 from kyverno_mp.leader.exceptions import in_namespace
-from kyverno_mp.leader.servable import UNSUPPORTED_KIND
+from kyverno_mp.leader.servable import UNSUPPORTED_KIND, left_to_api_server
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
 from kyverno_mp.leader.stored_document import StoredDocument
+from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.validating_policy import (
     JSON_MODE,
@@ -57,6 +58,8 @@ def compile_cel_document(
     if problems and decoded.mode != JSON_MODE:
         raise DocumentInvalid(problems, Where(policy=decoded.metadata.name))
     compiled, unusable = compile_with_exceptions(decoded, exceptions, EXCEPTION_NAMES)
+    if document.is_from_cluster() and is_generated(decoded.status):
+        compiled = left_to_api_server(compiled)
     if force_ignore:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)

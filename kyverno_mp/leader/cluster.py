@@ -7,8 +7,9 @@ Source: docs/architecture.md 2, 3; docs/behaviour/controllers 11.5 (ConfigMaps),
 (roles).
 
 Events are hints: an informer reports keys, and the leader reads the cache when it
-polls. The projections omit changes of an object that do not change its meaning (status,
-versions, managed fields), so that our own status writes cause no compilation.
+polls. The projections omit changes of an object that do not change its meaning (most of
+the status, versions, managed fields), so that few of our own status writes cause a
+compilation.
 """
 
 import re
@@ -28,6 +29,7 @@ from kyverno_mp.leader.cluster_data import OF_KINDS
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.stored_document import FROM_CLUSTER
+from kyverno_mp.policy.generated import kept_status
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 
@@ -157,6 +159,11 @@ class ClusterPolicies:
     def exception(self, key: Key) -> bytes | None:
         """Return a PolicyException from the cache."""
         return self.informers[2].get(key) if self.informers else None
+
+    def exception_documents(self) -> list[bytes]:
+        """Return the cluster's PolicyExceptions of both groups, as JSON."""
+        informers = (*self.informers[2:], *self.cel_informers[2:])
+        return [text for one in informers for text in one.snapshot().values()]
 
     def cel_documents(self) -> list[bytes]:
         """Return the cluster's present policies in CEL, as JSON."""
@@ -289,7 +296,9 @@ class _ChangedKeys:
 def policy_text(raw: msgspec.Raw) -> bytes:
     """Project a policy to the fields that affect evaluation."""
     document = msgspec.json.decode(raw)
-    document.pop("status", None)
+    status = kept_status(document.get("kind", ""), document.pop("status", None))
+    if status is not None:
+        document["status"] = status
     for name in _IDLE_FIELDS:
         document["metadata"].pop(name, None)
     return msgspec.json.encode(document)

@@ -14,13 +14,19 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.leader.compile_cache import CompileOutcome
-from kyverno_mp.leader.servable import UNSUPPORTED, servable, unsupported_kind
+from kyverno_mp.leader.servable import (
+    UNSUPPORTED,
+    left_to_api_server,
+    servable,
+    unsupported_kind,
+)
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
 from kyverno_mp.leader.stored_document import StoredDocument
 from kyverno_mp.limits import STATUS_TEXT_LENGTH_MAX
 from kyverno_mp.policy.check import read
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -40,6 +46,8 @@ def compile_document(
     if not isinstance(decoded, ClusterPolicy | Policy):
         raise unsupported_kind(document.key[0])
     compiled = compile_policy(decoded, exceptions, verifies=True)
+    if document.is_from_cluster() and is_generated(raw.get("status")):
+        compiled = left_to_api_server(compiled)
     compiled, lacking = servable(compiled, has_background=has_background)
     if force_ignore:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
@@ -54,7 +62,7 @@ def compile_document(
 
 
 def clip(text: str) -> str:
-    """Return the start of a text, as long as a status may be."""
+    """Return the start of a string, as long as a status may be."""
     if len(text) <= STATUS_TEXT_LENGTH_MAX:
         return text
     return text[:STATUS_TEXT_LENGTH_MAX] + "..."

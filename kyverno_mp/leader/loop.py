@@ -89,7 +89,7 @@ class Leader:
         self._policy_store = PolicyStore(
             exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
-            # Only pods with a webhook report that nothing carries out a policy.
+            # Only pods with a webhook report that no pool executes a policy.
             has_background=settings.has_background_pool or not settings.runs_webhook,
             on_progress=beat,
             cache=read_compile_cache(runtime_dir / SNAPSHOT),

@@ -108,7 +108,7 @@ class PolicyStore:
 
         ``allows_exceptions`` returns whether a namespace may have PolicyExceptions.
         ``force_ignore``: every policy has failurePolicy Ignore, as its webhook.
-        ``has_background``: a background pool carries out what reviews trigger.
+        ``has_background``: a background pool executes what reviews trigger.
         ``on_progress``: called periodically during compilation. ``cache``: results of
         an earlier policy store.
         """

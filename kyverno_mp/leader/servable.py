@@ -5,18 +5,20 @@ Next: leader/policy_store.py; the CLI reports the same before a policy is served
 May touch: nothing outside its arguments.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 
 UNSUPPORTED: Final = "leader.unsupported"
 UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
 NO_BACKGROUND: Final = "leader.no_background_pool"
 NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
-"""Message for rules that nobody carries out: the installation runs no pool for them."""
+"""Message for rules that need a pool which this installation does not run."""
+_CLEANUP_KINDS: Final = frozenset({"CleanupPolicy", "ClusterCleanupPolicy"})
 _OTHERS: Final = "; its other rules are in force"
 
 
@@ -25,7 +27,7 @@ def servable(
 ) -> tuple[CompiledPolicy, str]:
     """Leave out the rules that this version cannot evaluate or apply; name them.
 
-    ``has_background``: a background pool carries out what reviews trigger.
+    ``has_background``: a background pool executes what reviews trigger.
 
     The others are in force: without them, requests that they deny would be allowed.
     Raises: PolicyInvalid when none remain, or when a rule that is left out might have
@@ -45,6 +47,18 @@ def servable(
     return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
 
 
+_P = TypeVar("_P", CompiledPolicy, ValidatingPolicyIR)
+
+
+def left_to_api_server(compiled: _P) -> _P:
+    """Return the policy without reviews and scans: the API server enforces it itself.
+
+    KYVERNO: its results are in reports if the generated policy is reported.
+    """
+    policy = msgspec.structs.replace(compiled.policy, admission=False, background=False)
+    return msgspec.structs.replace(compiled, policy=policy)
+
+
 def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
     """Name the feature that the rule lacks here, "" if there is none."""
     if rule.unsupported or has_background:
@@ -58,4 +72,7 @@ def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
 
 def unsupported_kind(kind: str) -> PolicyInvalid:
     """Return the error for a kind of policy that the service does not run."""
-    return PolicyInvalid(UNSUPPORTED_KIND, f"{kind} is not supported by this version")
+    text = f"{kind} is not supported by this version"
+    if kind in _CLEANUP_KINDS:
+        text = f"{kind}: clean-up policies are not read from folders, only in a cluster"
+    return PolicyInvalid(UNSUPPORTED_KIND, text)

@@ -28,6 +28,7 @@ _NAMESPACED = frozenset({"Policy", "PolicyException", "CleanupPolicy"})
 FROM_CLUSTER = "kube://"
 """Prefix of the name of a document from the API server: one object, as JSON."""
 _CEL_GROUP: Final = "policies.kyverno.io/"
+_ADMISSION_GROUP: Final = "admissionregistration.k8s.io/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,17 @@ class StoredDocument:
         version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
         if version.startswith(_CEL_GROUP):
             return f"the server does not evaluate {version} {self.key[0]}"
+        if version.startswith(_ADMISSION_GROUP):
+            return f"{self.key[0]}: the API server evaluates it, not this service"
         return f"{self.key[0] or 'document'} is not a policy"
+
+    def is_from_cluster(self) -> bool:
+        """Return whether it is from the API server, whose statuses can be trusted."""
+        return self.file.startswith(FROM_CLUSTER)
 
     def file_and_line(self) -> str:
         """Return its place, "" for a document from the API server."""
-        return "" if self.file.startswith(FROM_CLUSTER) else self.place
+        return "" if self.is_from_cluster() else self.place
 
 
 def documents_of(name: str, data: bytes) -> list[StoredDocument]:

@@ -5,7 +5,7 @@ kind each; VALIDATING_SCAN. Next: reports/evaluator.py, reports/mutating.py.
 May touch: the cluster through the ports of CEL; the log.
 Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
 
-An object is evaluated as if somebody unknown created it, as for other rules. What
+An object is evaluated as if an unknown user created it, as for other rules. What
 cannot be linked or evaluated is an error in the rows of its policy, never no row. A
 PolicyException that fails exempts nothing, as in a review.
 """

@@ -33,9 +33,12 @@ _WORD: Final = {
     result.WARNING: "warn",
     result.ERROR: "error",
     result.SKIP: "skip",
+    "": "",
 }
 _SOURCES: Final = {
     "GeneratingPolicy": GENERATING,
+    "ImageValidatingPolicy": "KyvernoImageValidatingPolicy",
+    "NamespacedImageValidatingPolicy": "KyvernoImageValidatingPolicy",
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
     "MutatingPolicy": MUTATING,
     "NamespacedGeneratingPolicy": GENERATING,
@@ -185,5 +188,6 @@ def summary_of(rows: Iterable[Row]) -> dict[str, int]:
     """Return the number of rows of each result."""
     summary = dict.fromkeys(WORDS, 0)
     for row in rows:
-        summary[row.result] += 1
+        if row.result:
+            summary[row.result] += 1
     return summary

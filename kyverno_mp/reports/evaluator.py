@@ -5,7 +5,7 @@ publishes. Gives: BatchEvaluator, whose ``answer`` an evaluator process calls. N
 process/reports.py. May touch: the cluster data through program/ports.py; the log.
 Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5.
 
-An object is evaluated as if somebody unknown created it. The rules are linked once per
+An object is evaluated as if an unknown user created it. The rules are linked once per
 generation and kind, and nothing else is kept.
 """
 

@@ -17,6 +17,7 @@ page and evaluated, and only reports that differ are written.
 
 import logging
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -55,6 +56,9 @@ _EVERYWHERE: Final = ""
 _BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _DATA_PAUSE_S: Final = 10.0
 """Data that changes all the time causes no more than a scan in this time."""
+_PRUNERS: Final = 6
+"""Writes under way, as many as scans have."""
+_PRUNED_AT_ONCE: Final = 500
 ResourceId = tuple[str, str]
 
 
@@ -319,7 +323,7 @@ class Scan:
             (one.resource.api_version, one.resource.kind)
             for one in self.resources.values()
         }
-        failure: DependencyError | None = None
+        outdated: list[tuple[Subject, bool]] = []
         for (namespace, uid), report in reports:
             is_scanned = (report.api_version, report.kind) in kinds
             if is_outdated(report.fingerprints, plan, is_scanned=is_scanned):
@@ -330,12 +334,24 @@ class Scan:
                     name=report.name,
                     uid=uid,
                 )
-                try:
-                    self._writer.prune(subject, plan, is_scanned=is_scanned)
-                except DependencyError as error:
-                    failure = error
-        if failure is not None:
-            raise failure
+                outdated.append((subject, is_scanned))
+
+        def prune(one: tuple[Subject, bool]) -> DependencyError | None:
+            subject, is_scanned = one
+            try:
+                self._writer.prune(subject, plan, is_scanned=is_scanned)
+            except DependencyError as error:
+                return error
+            return None
+
+        failures: list[DependencyError | None] = []
+        with ThreadPoolExecutor(_PRUNERS, "prune-reports") as pool:
+            # The thread pool would queue all at once.
+            for at in range(0, len(outdated), _PRUNED_AT_ONCE):
+                failures += pool.map(prune, outdated[at : at + _PRUNED_AT_ONCE])
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     def _scan_due(self) -> None:
         """List and feed what is due; a kind that fails stops no other.
@@ -371,7 +387,7 @@ class Scan:
                     _log.warning("%s: skipped an object: %s", one.resource.name, error)
 
     def _hold_scans(self) -> None:
-        """Hold how long scans took, once everything was dealt with."""
+        """Record how long a scan took, once everything was evaluated."""
         if self._feed.pending:
             return
         for one in self.resources.values():

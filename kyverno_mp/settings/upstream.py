@@ -119,7 +119,6 @@ _METRICS_TLS: Final = "metrics over TLS"
 _CLIENT: Final = "the API server limits the rate: after 429 we wait and retry"
 _LOADING: Final = "context entries are always loaded on first use"
 _FEW_REPORTS: Final = "there are at most two EphemeralReports a replica"
-_GENERATED: Final = "generated admission policies"
 _MEMORY: Final = "there is no Go runtime whose memory has a limit"
 _RUNTIME: Final = "there is no controller-runtime; its metrics are in /metrics"
 _ONE_SERVER: Final = "one server handles all requests"
@@ -281,8 +280,18 @@ FLAGS: Final[tuple[Flag, ...]] = (
         "A",
         setting="force_failure_policy_ignore",
     ),
-    Flag("generateValidatingAdmissionPolicy", "true", "A", later=_GENERATED),
-    Flag("generateMutatingAdmissionPolicy", "false", "A", later=_GENERATED),
+    Flag(
+        "generateValidatingAdmissionPolicy",
+        "true",
+        "A",
+        setting="generate_validating_admission_policies",
+    ),
+    Flag(
+        "generateMutatingAdmissionPolicy",
+        "false",
+        "A",
+        setting="generate_mutating_admission_policies",
+    ),
     Flag("admissionReports", "true", "AR", setting="reports_admission"),
     Flag("servicePort", "443", "AC", setting="service_port"),
     Flag("webhookServerHost", "", "A", setting="webhook_host"),

@@ -251,6 +251,12 @@ REPORTED_OBJECTS: Final = Family(
 LEASE_HELD: Final = Family(
     "kyverno_mp_lease_held", "gauge", ("lease",), "1 while this pod holds the lease."
 )
+GENERATED_POLICIES: Final = Family(
+    "kyverno_mp_generated_admission_policies",
+    "gauge",
+    ("kind",),
+    "Number of policies that the API server enforces in place of the webhook.",
+)
 _RESOURCE = ("resource",)
 WATCHED: Final = Family(
     "kyverno_mp_informer_objects",
@@ -356,7 +362,7 @@ BACKGROUND_REQUESTS: Final = Family(
     "counter",
     ("request_type", "outcome"),
     "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
-    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present"
+    " (it is retried), dropped_absent (there was no trigger for 30 s), dropped_present"
     " (what was to be deleted still exists, or is still wanted), dropped_failing (the"
     " last attempt failed).",
 )
@@ -377,7 +383,7 @@ REPORTS_EVALUATED: Final = Family(
     "counter",
     ("outcome",),
     "Objects that the reports pool evaluated, by outcome: evaluated, outdated (the"
-    " object changed meanwhile and comes again), failed (it comes again).",
+    " object changed meanwhile and is evaluated again), failed (it is retried).",
 )
 REPORTS_WRITES: Final = Family(
     "kyverno_mp_reports_writes_total",
@@ -498,6 +504,7 @@ REGISTRY_CALLS: Final = Family(
 RECORDED: Final = (
     *(ADMISSION, HTTP, RESULTS, CHANGES, ERRORS, QUERIES, RECONCILED, REQUEUED),
     *(WATCHED, WATCH_SILENCE, WATCH_FAILURES, DEFECTS, LEASE_HELD),
+    GENERATED_POLICIES,
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
     *(DELETED, DELETING_ERRORS),

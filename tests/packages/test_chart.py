@@ -1,6 +1,6 @@
 """The Helm chart: the manifests' equal by default, and what its values change.
 
-Red here means: a part was changed without `python -m deploy.chart`, or somebody who
+A failure means: a part was changed without `python -m deploy.chart`, or somebody who
 installs by Helm gets something else than somebody who applies the manifest.
 """
 
@@ -171,6 +171,8 @@ def test_features_become_flags(helm: str) -> None:
         "features.logging.format=json",
         "features.logging.verbosity=4",
         "features.policyExceptions.enabled=false",
+        "features.generateMutatingAdmissionPolicy.enabled=true",
+        "features.generateValidatingAdmissionPolicy.enabled=false",
         "features.globalContext.maxApiCallResponseLength=2000000",
         "features.omitEvents.eventTypes={PolicyApplied,PolicySkipped}",
         "admissionController.container.extraArgs.webhookTimeout=15",
@@ -180,6 +182,8 @@ def test_features_become_flags(helm: str) -> None:
     assert container(found)["args"] == [
         "serve",
         "--enablePolicyException=false",
+        "--generateMutatingAdmissionPolicy=true",
+        "--generateValidatingAdmissionPolicy=false",
         "--loggingFormat=json",
         "--maxAPICallResponseLength=2000000",
         "--omitEvents=PolicyApplied,PolicySkipped",

@@ -94,6 +94,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
   "autoUpdateWebhooks" $features.autoUpdateWebhooks.enabled
   "enableConfigMapCaching" $features.configMapCaching.enabled
   "forceFailurePolicyIgnore" $features.forceFailurePolicyIgnore.enabled
+  "generateMutatingAdmissionPolicy" $features.generateMutatingAdmissionPolicy.enabled
+  "generateValidatingAdmissionPolicy" $features.generateValidatingAdmissionPolicy.enabled
   "maxAPICallResponseLength" $features.globalContext.maxApiCallResponseLength
   "apiCallTimeout" $features.globalContext.apiCallTimeout
   "loggingFormat" $features.logging.format

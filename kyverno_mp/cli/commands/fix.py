@@ -35,11 +35,25 @@ command = Group(
     commands=[
         Command(
             "fix policy",
-            (_POLICY, Example("Update them", "fix policy policies/ --save")),
+            (
+                _POLICY,
+                Example("Update them", "fix policy policies/ --save"),
+                Example(
+                    "Show them as ValidatingPolicies, those that decide the same",
+                    "fix policy policies/ --to ValidatingPolicy",
+                ),
+            ),
             callback=_policy,
             params=[
                 click.Argument(["paths"], nargs=-1),
                 click.Option(["--save"], is_flag=True, help="Write the changed files."),
+                click.Option(
+                    ["--to"],
+                    type=click.Choice(["ValidatingPolicy"]),
+                    help="Rewrite ClusterPolicies as policies of this kind, if both"
+                    " decide the same on requests made from their text; others are"
+                    " named with the reason, and the exit code is 1.",
+                ),
             ],
             help="Replaces deprecated syntax in policies. A saved file loses its"
             " comments and keeps its other documents.",
@@ -67,8 +81,8 @@ command = Group(
                     help="Merge results with equal content.",
                 ),
             ],
-            help="Replaces deprecated syntax in test files, and in the values files and"
-            " user files that they name.",
+            help="Replaces deprecated syntax in test files. The values files and user"
+            " files that they name are updated, too.",
         ),
     ],
 )

@@ -7,12 +7,13 @@ May touch: files below the named paths. Source: docs/behaviour/cli 18.
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import yaml
 
 from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.exit_codes import FAILED
 from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.test_file import fix_head, fix_test
 from kyverno_mp.cli.sources.folders import YAML, files_below, named_below
@@ -20,13 +21,20 @@ from kyverno_mp.errors import InputError
 from kyverno_mp.policy.load import load
 from kyverno_mp.values.jsonvalue import Json
 
+if TYPE_CHECKING:
+    from kyverno_mp.cli.fix.to_validating import Rewrite
+
 _POLICIES: Final = ("ClusterPolicy", "Policy")
+_DIFFERENCES_SHOWN: Final = 3
 
 
-def policy(paths: tuple[str, ...], *, save: bool) -> None:
-    """Fix all policies below the paths."""
+def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
+    """Fix all policies below the paths; ``to``: rewrite them as this kind."""
     if not paths:
         raise CommandFailed("at least one directory is required")
+    if to:
+        _rewrite_all(paths, save=save)
+        return
     for file in _yaml_files(paths):
         documents = _documents(file)
         if documents is None:
@@ -39,6 +47,50 @@ def policy(paths: tuple[str, ...], *, save: bool) -> None:
         if save and documents != before:
             _save(file, documents, f"  Saving file ({file})...")
     click.echo("Done.")
+
+
+def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
+    """Rewrite all ClusterPolicies; exit code 1 if one is withheld."""
+    # Imported late: the engine is needed by nothing else here.
+    from kyverno_mp.cli.fix.to_validating import rewrite
+
+    withheld = 0
+    for file in _yaml_files(paths):
+        documents = _documents(file) or []
+        made = list(documents)
+        for index, raw in enumerate(documents):
+            if not _is_policy(raw) or raw["kind"] != "ClusterPolicy":
+                continue
+            found = rewrite(raw)
+            _report(file, found)
+            if found.document is None:
+                withheld += 1
+            else:
+                made[index] = found.document
+                if not save:
+                    click.echo(_yaml([found.document]), nl=False)
+        if save and made != documents:
+            _save(file, made, f"  Saving file ({file})...")
+    if withheld:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _report(file: Path, found: "Rewrite") -> None:
+    """Tell on standard error what became of a policy."""
+    place = f"{file}: ClusterPolicy {found.name}"
+    if found.document is not None:
+        text = f"rewritten; both decide {found.requests} requests alike"
+    elif found.reason:
+        text = f"not rewritten: {found.reason}"
+    else:
+        count = len(found.differences)
+        text = f"not rewritten: {count} of {found.requests} requests differ"
+    click.echo(f"{place}: {text}", err=True)
+    for one in found.differences[:_DIFFERENCES_SHOWN]:
+        before, after = one.before or "allowed", one.after or "allowed"
+        click.echo(f"  {one.request}", err=True)
+        click.echo(f"    ClusterPolicy: {before}", err=True)
+        click.echo(f"    ValidatingPolicy: {after}", err=True)
 
 
 def test(
@@ -141,12 +193,15 @@ def _warn(messages: Sequence[str]) -> None:
 
 def _save(file: Path, documents: Sequence[Json], label: str) -> None:
     click.echo(label)
-    text = yaml.safe_dump_all(
-        documents, sort_keys=False, allow_unicode=True, explicit_start=True
-    )
     try:
-        file.write_text(text, encoding="utf-8")
+        file.write_text(_yaml(documents), encoding="utf-8")
     except OSError as error:
         click.echo(f"    ERROR: saving file ({file}): {error.strerror}")
         return
     click.echo("    OK")
+
+
+def _yaml(documents: Sequence[Json]) -> str:
+    return yaml.safe_dump_all(
+        documents, sort_keys=False, allow_unicode=True, explicit_start=True
+    )

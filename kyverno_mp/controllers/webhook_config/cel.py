@@ -41,6 +41,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.policy.admission_policy import NamedRuleWithOperations
 from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression
+from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.policy.served_cel import AnyServedPolicy
 from kyverno_mp.policy.validating_policy import JSON_MODE
 from kyverno_mp.values.jsonvalue import Json
@@ -142,7 +143,7 @@ def _all_rendered(
 def _path_of(policy: AnyServedPolicy) -> str:
     """Return a policy's part of a path, with its namespace.
 
-    Upstream names no namespaces, so a worker cannot tell that it lacks a policy.
+    Upstream names no namespaces, so a worker cannot know that it lacks a policy.
     """
     return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
 
@@ -151,9 +152,13 @@ def _is_ours(policy: AnyServedPolicy) -> bool:
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
     is_off = admission is not None and admission.enabled is False
-    if isinstance(policy, MutatingPolicy | GeneratingPolicy):
-        return not is_off
-    return not is_off and policy.mode != JSON_MODE
+    if is_off:
+        return False
+    if isinstance(policy, GeneratingPolicy):
+        return True
+    if is_generated(policy.status):
+        return False
+    return isinstance(policy, MutatingPolicy) or policy.mode != JSON_MODE
 
 
 def _webhooks(

@@ -1,4 +1,4 @@
-"""Decode the policies that need webhooks, each text once.
+"""Decode the policies that need webhooks, each document once.
 
 Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies;
 policies_in_force. Next: webhook_config/controller.py.

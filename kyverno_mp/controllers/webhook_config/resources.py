@@ -30,6 +30,7 @@ from kyverno_mp.controllers.webhook_config.rules import (
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.limits import WEBHOOK_TIMEOUT_S_MAX
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy
+from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.values.jsonvalue import Json
 
@@ -137,10 +138,7 @@ def _is_ours(policy: AnyPolicy) -> bool:
     """Return whether we evaluate the policy at admission (3.3 item 1)."""
     if not policy.spec.admission:
         return False
-    if not isinstance(policy, ClusterPolicy) or not isinstance(policy.status, dict):
-        return True
-    generated = policy.status.get("validatingadmissionpolicy") or {}
-    return generated.get("generated") is not True
+    return not (isinstance(policy, ClusterPolicy) and is_generated(policy.status))
 
 
 def _webhooks(

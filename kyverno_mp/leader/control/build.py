@@ -6,7 +6,7 @@ Source: docs/architecture.md 2 (small controllers in the leader process);
 docs/behaviour/controllers 8.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kyverno_mp.controllers import (
     discovery_controller,
@@ -14,6 +14,16 @@ from kyverno_mp.controllers import (
     policy_status_controller,
     replicas,
 )
+from kyverno_mp.controllers.admission_policies import controller as admission_policies
+from kyverno_mp.controllers.admission_policies.controller import (
+    AdmissionPolicyController,
+)
+from kyverno_mp.controllers.admission_policies.controller import (
+    Inputs as GeneratorInputs,
+)
+from kyverno_mp.controllers.admission_policies.generated import Source
+from kyverno_mp.controllers.admission_policies.objects import GeneratedObjects
+from kyverno_mp.controllers.admission_policies.plans import Plans
 from kyverno_mp.controllers.certificates import controller as certificates
 from kyverno_mp.controllers.certificates.controller import CertificateController
 from kyverno_mp.controllers.discovery_controller import DiscoveryController
@@ -60,10 +70,12 @@ def build(shared: Dependencies) -> dict[str, Reconciler]:
         }
     certificate = certificate_controller(shared)
     webhook = webhook_controller(shared, certificate)
+    generator = generator_controller(shared, webhook)
     return {
         certificates.NAME: certificate,
         webhooks.NAME: webhook,
-        policy_status_controller.NAME: status_controller(shared, webhook),
+        policy_status_controller.NAME: status_controller(shared, webhook, generator),
+        admission_policies.NAME: generator,
         global_context_controller.NAME: context_controller(shared),
         replicas.CONTROLLER: replicas_controller(shared),
         health.NAME: health_controller(shared, certificate.is_trusted),
@@ -98,6 +110,7 @@ def webhook_controller(
         # Policies that waited for the workers may now have other unmet conditions.
         shared.queue.forget(keys.STATUSES)
         shared.add(keys.STATUSES)
+        shared.add(keys.GENERATED)
 
     return WebhookController(
         shared.objects,
@@ -134,8 +147,52 @@ def _inputs(shared: Dependencies, certificate: CertificateController) -> Inputs:
     )
 
 
-def status_controller(
+def generator_controller(
     shared: Dependencies, webhook: WebhookController
+) -> AdmissionPolicyController:
+    """Reconcile the API server's own policies that are generated from ours."""
+    replica, followed = shared.replica, shared.followed
+    policies, settings = followed.policies, replica.settings
+    honoured = settings.exceptions_in
+
+    def registered() -> tuple[int, Iterable[object]]:
+        found = webhook.registered
+        return (0, ()) if found is None else (found.term, (*found.policies, *found.cel))
+
+    def in_force(policy: Source) -> bool:
+        key = policy.metadata.namespace, policy.metadata.name
+        plural, version = policies.version_of(policy.kind, key)
+        settled = settled_versions(policies, replica.page) or {}
+        return settled.get(plural, 0) >= version and not shared.replicas.lagging(
+            plural, version
+        )
+
+    controller = AdmissionPolicyController(
+        GeneratedObjects(followed.client, shared.guarded),
+        Plans(
+            validating=settings.generate_validating_admission_policies,
+            mutating=settings.generate_mutating_admission_policies,
+        ),
+        GeneratorInputs(
+            registered=registered,
+            exceptions=policies.exception_documents,
+            allows=lambda namespace: honoured in ("*", namespace),
+            directory=lambda: shared.discovery.directory,
+            in_force=in_force,
+            submit=shared.recorder.events.submit,
+            on_told=lambda: shared.add(keys.STATUSES),
+        ),
+        shared.election,
+        replica.clock,
+    )
+    followed.metrics.generated = controller.counts
+    return controller
+
+
+def status_controller(
+    shared: Dependencies,
+    webhook: WebhookController,
+    generator: AdmissionPolicyController,
 ) -> PolicyStatusController:
     """Reconcile the statuses of policies."""
     replica, policies = shared.replica, shared.followed.policies
@@ -144,7 +201,7 @@ def status_controller(
         replica.settings.reports_service_account,
     )
     return PolicyStatusController(
-        PolicyStatuses(shared.guarded, missing),
+        PolicyStatuses(shared.guarded, missing, generator),
         shared.election,
         replica.clock,
         webhooks=webhook,

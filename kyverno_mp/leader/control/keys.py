@@ -12,6 +12,7 @@ from kyverno_mp.controllers import (
     policy_status_controller,
     replicas,
 )
+from kyverno_mp.controllers.admission_policies import controller as admission_policies
 from kyverno_mp.controllers.certificates import controller as certificates
 from kyverno_mp.controllers.webhook_config import controller as webhooks
 from kyverno_mp.leader.control import health
@@ -23,6 +24,7 @@ CHANGED_POLICIES: Final = Request(webhooks.NAME, webhooks.POLICIES)
 REFUSED_POLICIES: Final = Request(webhooks.NAME, webhooks.REFUSED)
 CONFIGURATION: Final = Request(webhooks.NAME, webhooks.CONFIGURATION)
 STATUSES: Final = Request(policy_status_controller.NAME, policy_status_controller.ALL)
+GENERATED: Final = Request(admission_policies.NAME, admission_policies.ALL)
 ENTRIES: Final = Request(global_context_controller.NAME, global_context_controller.ALL)
 REPLICAS: Final = Request(replicas.CONTROLLER, replicas.ALL)
 HEALTH: Final = Request(health.NAME, health.ALL)
@@ -32,6 +34,7 @@ WITHOUT_WEBHOOK: Final = frozenset({health.NAME, discovery_controller.NAME})
 """The controllers of a pod without a webhook."""
 AT_START: Final = (
     *(DISCOVERY, CERTIFICATES, WEBHOOKS, STATUSES, ENTRIES, HEALTH, REPLICAS),
+    GENERATED,
 )
 
 

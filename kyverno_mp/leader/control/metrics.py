@@ -7,7 +7,7 @@ May touch: the clock. Source: docs/behaviour/controllers 9.2.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from kyverno_mp.kube.cache import Informer
@@ -17,6 +17,7 @@ from kyverno_mp.leader.cluster import CEL_GROUP, is_not_served
 from kyverno_mp.leader.control.health import FailingResource
 from kyverno_mp.telemetry.families import (
     DEFECTS,
+    GENERATED_POLICIES,
     QUERIES,
     RECONCILED,
     REQUEUED,
@@ -40,6 +41,8 @@ class LeaderMetrics:
         self._requeued = Tally()
         self._defects = Tally()
         self.informers: Sequence[Informer[Any]] = ()
+        self.generated: Callable[[], Mapping[str, int]] = dict
+        """Returns the number of generated admission policies by kind."""
         self._failing_ns: dict[str, int] = {}
         client.on_query = self._queries.add
 
@@ -65,6 +68,8 @@ class LeaderMetrics:
             series = recorder.series(family)
             for labels, count in tally.drain().items():
                 series.count(labels, float(count))
+        for kind, count in self.generated().items():
+            recorder.series(GENERATED_POLICIES).hold((kind,), count)
         now_ns = time.monotonic_ns()
         for informer in self.informers:
             resource = (_name_of(informer.scope),)

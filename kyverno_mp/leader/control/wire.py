@@ -13,7 +13,9 @@ docs/behaviour/controllers 8.
     the authority changed or became usable     webhooks: all; leader health
     CRDs changed                               discovery: its CRDs
     the served resources changed               webhooks: all
-    webhooks were registered                   policy statuses
+    webhooks were registered                   policy statuses; generated policies
+    exceptions changed                         generated policies
+    a generated policy changed in a status     policy statuses
     a generation was published                 webhooks: refused; as when attached
     a worker attached a generation             policy statuses; replicas
     another replica enforces other versions    policy statuses
@@ -146,6 +148,8 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     policies = followed.policies
     for informer in policies.policy_informers:
         informer.on_change(adds(keys.CHANGED_POLICIES))
+    for exceptions in (*policies.informers[2:], *policies.cel_informers[2:]):
+        exceptions.on_change(adds(keys.GENERATED))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
     followed.context.on_state(adds(keys.ENTRIES))
     for plural, own in shared.own.items():

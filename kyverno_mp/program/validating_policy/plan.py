@@ -249,7 +249,7 @@ def _is_namespace(request: Request) -> bool:
 
 
 def bound(results: Sequence[RuleResult], left: int) -> int:
-    """Shorten texts beyond what is left for the review; return their characters."""
+    """Shorten messages beyond what is left for the review; return their characters."""
     count = 0
     for each in results:
         if each is PASSED or each is SKIPPED:

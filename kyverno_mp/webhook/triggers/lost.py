@@ -5,9 +5,9 @@ leader/triggers/writer.py writes UpdateRequests that synchronize these policies 
 May touch: the journal of this process, its log; counts.
 Source: docs/pools.md 3 (a full journal).
 
-A policy has one record that nobody took yet, so the journal fits all policies. The pool
-syncs it only some time after, so that losses shortly after a record was taken are part
-of the same sync.
+A policy has one record that is not taken yet, so the journal fits all policies. The
+pool syncs it only some time after, so that losses shortly after a record was taken are
+part of the same sync.
 """
 
 import logging

@@ -40,6 +40,7 @@ BUILT: Final = frozenset(
         "verify images",
         "verify manifests",
         "validating policies",
+        "admission policies generated",
         "deleting policies",
         "generating policies",
         "mutating policies",
@@ -55,6 +56,7 @@ PROFILES: Final[Mapping[str, Mapping[str, str]]] = {
     "ecdsa": {"TLS_KEY_ALGORITHM": "ECDSA"},
     "ed25519": {"TLS_KEY_ALGORITHM": "Ed25519"},
     "mapr": {"REPORTS_MUTATING_ADMISSION_POLICIES": "true"},
+    "genmap": {"GENERATE_MUTATING_ADMISSION_POLICIES": "true"},
 }
 """How Kyverno was set up for a verdict -> our settings on top of the usual ones."""
 
@@ -132,7 +134,7 @@ class Case:
 def missing_of(
     tags: frozenset[str], needs: frozenset[str], profile: str = ""
 ) -> tuple[str, ...]:
-    """Give what a case with these tags and needs misses, sorted."""
+    """Return what a case with these tags and needs misses, sorted."""
     is_set_up = profile in PROFILES and profile
     wanted = {
         next((one for prefix, one in CAPABILITIES if tag.startswith(prefix)), "")
@@ -145,7 +147,7 @@ def missing_of(
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    """Give the cases of both suites, in the order of the index."""
+    """Return the cases of both suites, in the order of the index."""
     if not PRESENT:
         return ()
     verdicts: Mapping[str, Mapping[str, object]] = {}

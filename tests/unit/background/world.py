@@ -81,7 +81,7 @@ class Term:
             informer.stop()
 
     def catch_up(self) -> None:
-        """Wait until the caches have every change, and the handlers were told."""
+        """Wait until the caches have every change and have called their handlers."""
         with self.api.lock:
             newest = self.api.version
         for informer in (

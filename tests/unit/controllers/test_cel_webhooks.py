@@ -1,6 +1,6 @@
 """The webhooks of policies in CEL.
 
-Red here means: the API server does not ask us, or one policy makes it refuse the
+A failure means: the API server does not ask us, or one policy makes it refuse the
 webhooks of all.
 """
 

@@ -1,6 +1,6 @@
-"""What the status of a ValidatingPolicy tells of the permissions of scans.
+"""The permissions of scans in the status of a ValidatingPolicy.
 
-Red here means: a policy is Ready although no report will ever be written for it.
+A failure means: a policy is Ready although no report will ever be written for it.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Policies that lost triggers: one record each until the leader took it.
 
-Red means: triggers that found no room in a journal are lost for good.
+A failure means: triggers that found no room in a journal are lost for good.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Policies in CEL answer reviews: from documents through a snapshot to the verdict.
 
-Red here means: a ValidatingPolicy that the command line applies denies nothing, or a
+A failure means: a ValidatingPolicy that the command line applies denies nothing, or a
 policy of one namespace reaches another one.
 """
 

@@ -440,7 +440,7 @@ class HeldKinds(BuiltInKinds):
 
 
 def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
-    """Red means: bodies pile up, or slow reviews make the API server look away."""
+    """Otherwise bodies pile up, or slow reviews make the API server look away."""
     kinds = HeldKinds()
     app = make_app(lambda: True, ReviewOptions(view=ClusterView(kinds=kinds)))
     lease = {"kind": "Lease", "metadata": {"annotations": {"a": "b"}}}
@@ -477,7 +477,7 @@ def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
 
 
 def test_reviews_that_wait_end_with_the_worker() -> None:
-    """Red means: what nobody hears any more holds up the end of a worker."""
+    """A failure means: what nobody hears any more holds up the end of a worker."""
     let_go, began = threading.Event(), threading.Semaphore(0)
 
     def answer(body: bytes) -> bytes:

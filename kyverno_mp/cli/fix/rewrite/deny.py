@@ -1,0 +1,121 @@
+"""Rewrite conditions, of a deny rule or preconditions, as a CEL expression.
+
+Room: cli. Takes: ``any`` and ``all`` with conditions. Gives: an expression that is true
+where they hold. Next: policy.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 4.
+
+Only comparisons of the operation, or of a field that has a default, with constant texts
+are rewritten: for a field that is missing upstream's rule is an error.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from kyverno_mp.cli.fix.rewrite.texts import (
+    NotRewritten,
+    all_of,
+    any_of,
+    items,
+    literal,
+)
+from kyverno_mp.policy.fields.image_verification import Deny
+from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_KEY: Final = re.compile(
+    r"\{\{\s*request\.object\.((?:[A-Za-z]\w*)(?:\.[A-Za-z]\w*)*)\s*"
+    r"\|\|\s*(?:'([^'{}\\]*)'|\"([^\"{}\\]*)\")\s*\}\}"
+)
+_OPERATION: Final = re.compile(
+    r"\{\{\s*request\.operation\s*(?:\|\|\s*(?:'[A-Z]*'|\"[A-Z]*\")\s*)?\}\}"
+)
+_TESTS: Final = {
+    "Equals": "x in {values}",
+    # KYVERNO: a quantity differs from no text that is none.
+    "NotEquals": "!(x in {values}) && !(type(x) == string && isQuantity(x))",
+    "AnyIn": "type(x) == list ? x.exists(y, y in {values}) : x in {values}",
+    "AllIn": "type(x) == list ? x.all(y, y in {values}) : x in {values}",
+    "AnyNotIn": (
+        "type(x) == list ? x.exists(y, !(y in {values}))"
+        " : type(x) != map && !(x in {values})"
+    ),
+    "AllNotIn": (
+        "type(x) == list ? x.all(y, !(y in {values}))"
+        " : type(x) != map && !(x in {values})"
+    ),
+}
+_EMPTY: Final = "y == '' || y == null || y == false || y == [] || y == {}"
+"""JMESPath: ``||`` takes the other side for these."""
+
+
+def deny_expression(deny: Deny, root: str) -> str:
+    """Return what holds where nothing is denied. Raises: NotRewritten."""
+    return f"!({conditions_expression(deny.conditions, root)})"
+
+
+def conditions_expression(raw: Json, root: str) -> str:
+    """Return whether conditions hold for the object ``root``. Raises: NotRewritten."""
+    if type(raw) is not dict or not raw or set(raw) - {"any", "all"}:
+        raise NotRewritten("conditions without any or all")
+    clauses = []
+    for mode, conditions in raw.items():
+        if not conditions:
+            raise NotRewritten(f"conditions with an empty {mode}")
+        tests = [_test(one, root) for one in conditions]
+        clauses.append(any_of(tests) if mode == "any" else all_of(tests))
+    return all_of(clauses)
+
+
+def _test(condition: Json, root: str) -> str:
+    """Return whether a condition holds."""
+    key, operator = condition.get("key"), condition.get("operator")
+    if operator not in _TESTS:
+        raise NotRewritten(f"operator {operator}")
+    values = items(_constants(condition.get("value"), operator))
+    if type(key) is str and _OPERATION.fullmatch(key):
+        negated = "!" if "Not" in operator else ""
+        return f"{negated}(request.operation in {values})"
+    found = _KEY.fullmatch(key) if type(key) is str else None
+    if found is None:
+        raise NotRewritten(f"key {key} of a condition")
+    default = found.group(2) if found.group(2) is not None else found.group(3)
+    path, _, last = found.group(1).rpartition(".")
+    place = _place(root, [*filter(None, path.split(".")), last], default)
+    if parse_duration(default) is not None or _is_amount(default):
+        raise NotRewritten(f"key {key} of a condition")
+    test = _TESTS[operator].format(values=values)
+    return f"cel.bind(x, {place}, {test})"
+
+
+def _place(root: str, keys: list[str], default: str) -> str:
+    """Return the field, or the default where JMESPath takes it."""
+    chain = root + "".join(f".?{key}" for key in keys)
+    given = f"{chain}.orValue('')"
+    return f"cel.bind(y, {given}, ({_EMPTY}) ? {literal(default)} : y)"
+
+
+def _constants(value: Json, operator: str) -> Iterable[str]:
+    values = value if type(value) is list and "In" in operator else [value]
+    for one in values:
+        is_text = type(one) is str and "{{" not in one
+        if not is_text or contains_wildcard(one) or _is_compared_otherwise(one):
+            raise NotRewritten(f"value {one} of a condition")
+    return values
+
+
+def _is_compared_otherwise(text: str) -> bool:
+    """Return whether the operators read a text as something else."""
+    return (
+        not text
+        or parse_duration(text) is not None
+        or _is_amount(text)
+        or text[0] in "[{\"'"
+        or bool(re.search(r"\d-", text))
+    )
+
+
+def _is_amount(text: str) -> bool:
+    return parse_quantity(text) is not None

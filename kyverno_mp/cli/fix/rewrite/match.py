@@ -1,0 +1,181 @@
+"""Rewrite match and exclude as resource rules and a CEL expression.
+
+Room: cli. Takes: a rule. Gives: Matched. Next: policy.py. May touch: nothing outside
+its arguments.
+Source: docs/behaviour/engine 1; docs/behaviour/cel 3.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.cli.fix.rewrite.texts import (
+    NotRewritten,
+    all_of,
+    any_of,
+    items,
+    like,
+)
+from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.fields.match import (
+    MatchResources,
+    ResourceDescription,
+    ResourceFilter,
+)
+from kyverno_mp.policy.ports import BuiltInKinds
+from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_KINDS: Final = BuiltInKinds()
+_NAMESPACE: Final = "Namespace"
+
+
+class Resource(NamedTuple):
+    """A resource of the API server, and its kind."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+
+class Matched(NamedTuple):
+    """What a rule matches; ``guard``: "true" if the resources tell everything."""
+
+    resources: tuple[Resource, ...]
+    operations: tuple[str, ...]
+    guard: str
+
+
+def matched(rule: Rule, default: Sequence[str], root: str) -> Matched:
+    """Return what a rule matches. Raises: NotRewritten.
+
+    ``default``: the operations on which such a rule is evaluated. ``root``: the object.
+    """
+    filters = _filters(rule.match, "match")
+    if not all(given.kinds for given in filters):
+        # Such a filter would match all kinds.
+        raise NotRewritten("match without kinds")
+    resources = dict.fromkeys(
+        one for given in filters for text in given.kinds for one in _resources(text)
+    )
+    operations = _operations(filters, default)
+    guard = _guard(filters, operations, root, is_all=bool(rule.match.all))
+    if rule.exclude is None:
+        return Matched(tuple(resources), operations, guard)
+    given_out = _filters(rule.exclude, "exclude")
+    clauses = [all_of(_clauses(one, operations, root, kinds=True)) for one in given_out]
+    is_all = bool(rule.exclude.all)
+    excluded = all_of(clauses) if is_all else any_of(clauses)
+    return Matched(tuple(resources), operations, all_of((guard, f"!({excluded})")))
+
+
+def _guard(
+    filters: Sequence[ResourceDescription],
+    operations: Sequence[str],
+    root: str,
+    *,
+    is_all: bool,
+) -> str:
+    """Return what the resources and operations of the policy do not tell."""
+    others = [all_of(_clauses(one, operations, root, kinds=False)) for one in filters]
+    if all(one == "true" for one in others) and not (is_all and len(filters) > 1):
+        return "true"
+    is_mixed = len({frozenset(_names_of(one)) for one in filters}) > 1
+    if not is_mixed and not is_all and "true" in others:
+        return "true"
+    found = [all_of(_clauses(one, operations, root, kinds=is_mixed)) for one in filters]
+    return all_of(found) if is_all else any_of(found)
+
+
+def kinds_clause(kinds: Iterable[str], root: str) -> str:
+    """Return whether the object is of one of the kinds."""
+    found = sorted(set(kinds))
+    if len(found) == 1:
+        return f"{root}.kind == '{found[0]}'"
+    return f"{root}.kind in {items(found)}"
+
+
+def _filters(block: MatchResources, name: str) -> list[ResourceDescription]:
+    if block.roles or block.cluster_roles or block.subjects:
+        raise NotRewritten(f"roles or subjects in {name}")
+    given: list[ResourceFilter] = [*block.any, *block.all]
+    for one in given:
+        if one.roles or one.cluster_roles or one.subjects:
+            raise NotRewritten(f"roles or subjects in {name}")
+    found = [one.resources for one in given]
+    if block.resources != ResourceDescription():
+        found.append(block.resources)
+    for description in found:
+        _refuse(description, name)
+    if not found:
+        raise NotRewritten(f"an empty {name}")
+    return found
+
+
+def _refuse(given: ResourceDescription, name: str) -> None:
+    for is_given, what in (
+        (given.selector is not None, "selector"),
+        (given.namespace_selector is not None, "namespaceSelector"),
+        (given.annotations is not None, "annotations"),
+        (given == ResourceDescription(), "an empty filter"),
+    ):
+        if is_given:
+            raise NotRewritten(f"{what} in {name}")
+
+
+def _resources(text: str) -> list[Resource]:
+    selector = parse_kind(text)
+    if contains_wildcard(selector.kind) or selector.subresource:
+        raise NotRewritten(f"kind {text}")
+    version = "*" if contains_wildcard(selector.version) else selector.version
+    found = [
+        Resource(one.resource.group, version, one.resource.plural, one.resource.kind)
+        for one in _KINDS.find(selector)
+    ]
+    if not found:
+        raise NotRewritten(f"kind {text}, which is not built in")
+    return found
+
+
+def _operations(
+    filters: Sequence[ResourceDescription], default: Sequence[str]
+) -> tuple[str, ...]:
+    wanted = {op for one in filters for op in (one.operations or default)}
+    found = tuple(op for op in default if op in wanted)
+    if not found:
+        raise NotRewritten("operations on which the rule is not evaluated")
+    return found
+
+
+def _names_of(given: ResourceDescription) -> set[str]:
+    return {one.kind for text in given.kinds for one in _resources(text)}
+
+
+def _clauses(
+    given: ResourceDescription, operations: Sequence[str], root: str, *, kinds: bool
+) -> list[str]:
+    """Return what a filter requires; ``kinds``: also of the kind of the object."""
+    found = []
+    if kinds and given.kinds:
+        found.append(kinds_clause(_names_of(given), root))
+    names = (*given.names, given.name) if given.name else given.names
+    if names:
+        found.append(any_of(like(_name_of(root), one) for one in names))
+    if given.namespaces:
+        place = _namespace_of(root)
+        found.append(any_of(like(place, one) for one in given.namespaces))
+    if given.operations and not set(operations) <= set(given.operations):
+        found.append(f"request.operation in {items(given.operations)}")
+    return found
+
+
+def _name_of(root: str) -> str:
+    name = f"{root}.metadata.?name"
+    return f"{name}.orValue({root}.metadata.?generateName.orValue(''))"
+
+
+def _namespace_of(root: str) -> str:
+    return (
+        f"({root}.kind == '{_NAMESPACE}' ? {root}.metadata.?name :"
+        f" {root}.metadata.?namespace).orValue('')"
+    )

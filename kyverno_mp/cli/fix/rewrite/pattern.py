@@ -1,0 +1,196 @@
+"""Rewrite a pattern as a CEL expression.
+
+Room: cli. Takes: a parsed pattern. Gives: an expression that is true where the pattern
+passes, and false where it fails. Next: policy.py. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/engine 5. Anchors that skip, ranges and durations are refused by
+name.
+"""
+
+from itertools import count
+from typing import Final
+
+from kyverno_mp.cli.fix.rewrite.texts import (
+    NotRewritten,
+    absent,
+    all_of,
+    any_of,
+    field,
+    has,
+    like,
+    literal,
+)
+from kyverno_mp.expr.pattern.leaf import compile_leaf
+from kyverno_mp.expr.pattern.nodes import (
+    EQUALITY,
+    NEGATION,
+    PLAIN,
+    Atom,
+    Leaf,
+    ListPattern,
+    MapPattern,
+    Node,
+    PatternEntry,
+    Term,
+)
+from kyverno_mp.expr.pattern.parse import parse_pattern
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_ANCHORS: Final = {"": "(key)", "^": "^(key)", "<": "<(key)"}
+_ORDER: Final = {">": ">", ">=": ">=", "<": "<", "<=": "<="}
+_PRESENT: Final = "*"
+_SHORT: Final = 30
+"""A longer test is written once, for a list of the value and its elements."""
+
+
+def pattern_expression(pattern: Json, root: str) -> str:
+    """Return the expression for the object ``root``. Raises: NotRewritten."""
+    node = parse_pattern(pattern).root
+    if type(node) is not MapPattern:
+        raise NotRewritten("a pattern that is not a map")
+    return _Writer().entries(node, root)
+
+
+class _Writer:
+    """Writes one pattern; each list has a variable of its own."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def entries(self, node: MapPattern, holder: str) -> str:
+        """Return whether a map has what the pattern's map has."""
+        if node.expands or node.block:
+            raise NotRewritten("wildcards in names of labels or annotations")
+        return all_of(self._entry(one, holder) for one in (*node.first, *node.then))
+
+    def _entry(self, entry: PatternEntry, holder: str) -> str:
+        key, value = entry.key, entry.value
+        if entry.kind == NEGATION:
+            return absent(holder, key)
+        if entry.kind not in (EQUALITY, PLAIN):
+            raise NotRewritten(f"anchor {_ANCHORS.get(entry.kind, entry.text)}")
+        if key.startswith("+("):
+            raise NotRewritten("anchor +(key)")
+        place = field(holder, key)
+        is_star = type(value) is Leaf and value.value == _PRESENT
+        if is_star and entry.kind == PLAIN:
+            return f"{has(holder, key)} && {place} != null"
+        inner = self._value(value, place)
+        is_optional = entry.kind == EQUALITY or (
+            type(value) is Leaf and compile_leaf(value)(None)
+        )
+        if is_optional:
+            return any_of((absent(holder, key), inner))
+        return all_of((has(holder, key), inner))
+
+    def _value(self, node: Node, place: str) -> str:
+        if type(node) is MapPattern:
+            return all_of((f"type({place}) == map", self.entries(node, place)))
+        if type(node) is ListPattern:
+            return self._list(node, place)
+        assert isinstance(node, Leaf)
+        return self._leaf(node, place)
+
+    def _list(self, node: ListPattern, place: str) -> str:
+        if not node.items:
+            raise NotRewritten("an empty list in a pattern")
+        first = node.items[0]
+        if type(first) is ListPattern:
+            raise NotRewritten("a list in a list of a pattern")
+        name = f"x{next(self._numbers)}"
+        if type(first) is MapPattern:
+            inner = self._value(first, name)
+        else:
+            assert isinstance(first, Leaf)
+            inner = _scalar(first, name)
+        return f"type({place}) == list && {place}.all({name}, {inner})"
+
+    def _leaf(self, leaf: Leaf, place: str) -> str:
+        name = f"x{next(self._numbers)}"
+        one, other = _scalar(leaf, place), _scalar(leaf, name)
+        return (
+            f"type({place}) == list ? {place}.all({name}, {other}) : {one}"
+            if len(other) < _SHORT
+            else f"(type({place}) == list ? {place} : [{place}]).all({name}, {other})"
+        )
+
+
+def _null(place: str) -> str:
+    return f"{place} == null || {place} == 0 || {place} == '' || {place} == false"
+
+
+def _scalar(leaf: Leaf, place: str) -> str:
+    value = leaf.value
+    if value is None:
+        return _null(place)
+    if type(value) is bool:
+        return f"{place} == {'true' if value else 'false'}"
+    if type(value) is int:
+        return _integer(value, place)
+    if type(value) is not str:
+        raise NotRewritten(f"the number {value} in a pattern")
+    clauses = [
+        all_of(_term(term, place) for term in terms) for terms in leaf.alternatives
+    ]
+    if _is_more_than_text(leaf):
+        clauses.insert(0, f"{place} == {literal(value)}")
+    found = any_of(clauses)
+    return any_of((f"{place} == null", found)) if compile_leaf(leaf)(None) else found
+
+
+def _is_more_than_text(leaf: Leaf) -> bool:
+    """Return whether the text itself need not match its terms."""
+    (first, *others), *more = leaf.alternatives
+    is_one = not others and not more
+    return not (is_one and isinstance(first, Atom) and not first.operator)
+
+
+def _integer(value: int, place: str) -> str:
+    sign = "-" if value < 0 else "[+-]?" if value == 0 else "[+]?"
+    text = literal(f"^{sign}0*{abs(value)}$")
+    return any_of(
+        (f"{place} == {value}", f"type({place}) == string && {place}.matches({text})")
+    )
+
+
+def _term(term: Term, place: str) -> str:
+    if not isinstance(term, Atom):
+        raise NotRewritten("a range in a pattern")
+    if term.duration is not None and term.text != "0":
+        raise NotRewritten(f"the duration {term.text} in a pattern")
+    if term.operator in _ORDER:
+        if not term.quantity:
+            raise NotRewritten(f"{term.operator}{term.text} in a pattern")
+        test = f"{_compared(term, place)} {_ORDER[term.operator]} 0"
+        is_other = f"type({place}) != bool"
+        return all_of((*_scalars(place), is_other, _is_amount(place), test))
+    text = f"string({place})"
+    if term.quantity:
+        same = (
+            f"{_is_amount(place)} ? {_compared(term, place)} == 0 : {_same(term, text)}"
+        )
+    else:
+        same = _same(term, text)
+    if term.operator == "!":
+        same = f"!({same})"
+    return all_of((*_scalars(place), same))
+
+
+def _same(term: Atom, text: str) -> str:
+    if contains_wildcard(term.text) and not term.text.strip("*"):
+        return "true"
+    return like(text, term.text)
+
+
+def _compared(term: Atom, place: str) -> str:
+    return f"quantity(string({place})).compareTo(quantity({literal(term.text)}))"
+
+
+def _is_amount(place: str) -> str:
+    return f"isQuantity(string({place}))"
+
+
+def _scalars(place: str) -> tuple[str, ...]:
+    """Return what holds for texts, numbers and booleans."""
+    return f"{place} != null", f"type({place}) != map", f"type({place}) != list"

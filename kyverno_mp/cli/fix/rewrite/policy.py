@@ -1,0 +1,257 @@
+"""Rewrite a ClusterPolicy as a ValidatingPolicy.
+
+Room: cli. Takes: a ClusterPolicy. Gives: the document of the ValidatingPolicy, or
+NotRewritten with what has no equal. Next: proof.py compares both.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 2, 5, 6; docs/behaviour/cel 2, 6.
+
+Each rule becomes a validation, and each autogen rule another one, so that also the
+controllers are checked that ValidatingPolicies do not know (ReplicationControllers).
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.cli.fix.rewrite.deny import conditions_expression, deny_expression
+from kyverno_mp.cli.fix.rewrite.match import Matched, Resource, kinds_clause, matched
+from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
+from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, any_of, bracketed
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.policy.cluster_policy import ClusterPolicy, Rule
+from kyverno_mp.policy.fields.validation import Validation
+from kyverno_mp.values.jsonvalue import Json
+
+_PATTERN_OPERATIONS: Final = ("CREATE", "UPDATE")
+_DENY_OPERATIONS: Final = ("CREATE", "UPDATE", "DELETE")
+"""Resources themselves are never connected to."""
+_RESOURCE: Final = "variables.resource"
+_ANNOTATIONS: Final = "pod-policies.kyverno.io/"
+_VARIABLE: Final = "{{"
+_PODS: Final = "pods"
+
+
+class _Check(NamedTuple):
+    """One rule in CEL, about the object and about the old object."""
+
+    matched: Matched
+    old_guard: str
+    body: str
+    old_body: str
+    message: str
+    allows_existing: bool
+
+
+def rewritten(policy: ClusterPolicy) -> Json:
+    """Return the ValidatingPolicy. Raises: NotRewritten."""
+    spec = policy.spec
+    _refuse_spec(policy)
+    actions = {_action_of(policy, rule) for rule in spec.rules}
+    if len(actions) > 1:
+        raise NotRewritten("rules with different failureActions")
+    (action,) = actions
+    checks = [_check(rule, action) for rule in expand(policy)]
+    raw: Json = {
+        "validationActions": ["Deny" if action == "Enforce" else "Audit"],
+        "failurePolicy": spec.failure_policy or "Fail",
+        "evaluation": {
+            "admission": {"enabled": spec.admission},
+            "background": {"enabled": spec.background},
+        },
+        "autogen": {"podControllers": {"controllers": []}},
+        "matchConstraints": {"resourceRules": _resource_rules(checks)},
+        "validations": [_validation(one, checks) for one in checks],
+    }
+    if any(_RESOURCE in one["expression"] for one in raw["validations"]):
+        given = "object == null ? oldObject : object"
+        raw["variables"] = [{"name": "resource", "expression": given}]
+    timeout = _timeout_of(policy)
+    if timeout:
+        raw["webhookConfiguration"] = {"timeoutSeconds": timeout}
+    metadata: Json = {"name": policy.metadata.name}
+    if policy.metadata.labels:
+        metadata["labels"] = dict(policy.metadata.labels)
+    kept = {
+        key: value
+        for key, value in policy.metadata.annotations.items()
+        if not key.startswith(_ANNOTATIONS)
+    }
+    if kept:
+        metadata["annotations"] = kept
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "ValidatingPolicy",
+        "metadata": metadata,
+        "spec": raw,
+    }
+
+
+def resources_of(policy: ClusterPolicy) -> set[Resource]:
+    """Return what a policy matches that can be rewritten. Raises: NotRewritten."""
+    return {one for rule in expand(policy) for one in _made(rule, "").matched.resources}
+
+
+def _refuse_spec(policy: ClusterPolicy) -> None:
+    spec = policy.spec
+    webhook = spec.webhook_configuration
+    for is_given, what in (
+        (spec.apply_rules == "One", "applyRules: One"),
+        (bool(spec.validation_failure_action_overrides), "failureActionOverrides"),
+        (webhook is not None and bool(webhook.match_conditions), "matchConditions"),
+        (
+            webhook is not None and webhook.failure_policy is not None,
+            "failurePolicy in webhookConfiguration",
+        ),
+        (spec.emit_warning, "emitWarning"),
+        (not spec.rules, "a policy without rules"),
+    ):
+        if is_given:
+            raise NotRewritten(what)
+
+
+def _timeout_of(policy: ClusterPolicy) -> int:
+    webhook = policy.spec.webhook_configuration
+    own = webhook.timeout_seconds if webhook is not None else None
+    return own or policy.spec.webhook_timeout_seconds or 0
+
+
+def _action_of(policy: ClusterPolicy, rule: Rule) -> str:
+    own = rule.validate.failure_action if rule.validate is not None else None
+    return (own or policy.spec.validation_failure_action).capitalize()
+
+
+def _check(rule: Rule, action: str) -> _Check:
+    """Rewrite one rule. Raises: NotRewritten, with the rule's name."""
+    try:
+        return _made(rule, action)
+    except NotRewritten as error:
+        raise NotRewritten(f"rule {rule.name}: {error}") from error
+
+
+def _made(rule: Rule, action: str) -> _Check:
+    validate = _refuse_rule(rule)
+    denies = validate.deny is not None
+    operations = _DENY_OPERATIONS if denies else _PATTERN_OPERATIONS
+    found = matched(rule, operations, _RESOURCE if denies else "object")
+    old = matched(rule, operations, "oldObject")
+    if rule.preconditions:
+        condition = conditions_expression(rule.preconditions, "object")
+        found = found._replace(guard=all_of((found.guard, condition)))
+    return _Check(
+        matched=found,
+        old_guard=old.guard,
+        # KYVERNO: of a deletion, ``request.object`` is the old object.
+        body=_body(validate, _RESOURCE if denies else "object"),
+        old_body=_body(validate, "oldObject"),
+        message=validate.message,
+        # KYVERNO: the old object is matched as if it were created, and without
+        # preconditions.
+        allows_existing=action == "Enforce"
+        and not rule.preconditions
+        and validate.allow_existing_violations
+        and "CREATE" in found.operations
+        and "UPDATE" in found.operations,
+    )
+
+
+def _refuse_rule(rule: Rule) -> Validation:
+    validate = rule.validate
+    if validate is None or rule.types() != ("validate",):
+        raise NotRewritten("no validate rule")
+    for is_given, what in (
+        (bool(rule.context), "context"),
+        (bool(rule.cel_preconditions), "celPreconditions"),
+        (validate.foreach is not None, "foreach"),
+        (validate.pod_security is not None, "podSecurity"),
+        (validate.cel is not None, "cel"),
+        (validate.manifests is not None, "manifests"),
+        (validate.assertion is not None, "assert"),
+        (bool(validate.failure_action_overrides), "failureActionOverrides"),
+        (_VARIABLE in validate.message, "variables in the message"),
+        (_has_variables(validate.pattern), "variables in the pattern"),
+        (_has_variables(validate.any_pattern), "variables in the pattern"),
+    ):
+        if is_given:
+            raise NotRewritten(what)
+    return validate
+
+
+def _has_variables(value: Json) -> bool:
+    if type(value) is str:
+        return _VARIABLE in value or "$(" in value
+    if type(value) is dict:
+        return any(_has_variables(one) for pair in value.items() for one in pair)
+    return type(value) is list and any(map(_has_variables, value))
+
+
+def _body(validate: Validation, root: str) -> str:
+    if validate.deny is not None:
+        return deny_expression(validate.deny, root)
+    if validate.pattern is not None:
+        return pattern_expression(validate.pattern, root)
+    if type(validate.any_pattern) is list and validate.any_pattern:
+        return any_of(pattern_expression(one, root) for one in validate.any_pattern)
+    raise NotRewritten("a rule without pattern, anyPattern or deny")
+
+
+def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
+    """Return one rule for each group and version, with all operations."""
+    operations = [
+        one
+        for one in ("CREATE", "UPDATE", "DELETE", "CONNECT")
+        if any(one in check.matched.operations for check in checks)
+    ]
+    found: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
+        for one in check.matched.resources:
+            plurals = found.setdefault((one.group, one.version), [])
+            added = [one.plural]
+            if one.plural == _PODS:
+                added.append(f"{_PODS}/ephemeralcontainers")
+            plurals += [plural for plural in added if plural not in plurals]
+    return [
+        {
+            "apiGroups": [group],
+            "apiVersions": [version],
+            "operations": list(operations),
+            "resources": plurals,
+        }
+        for (group, version), plurals in found.items()
+    ]
+
+
+def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
+    guards = [check.matched.guard]
+    every = {one for other in checks for one in other.matched.resources}
+    if set(check.matched.resources) != every:
+        kinds = _kinds_of(check.matched.resources)
+        if kinds & _kinds_of(every - set(check.matched.resources)):
+            raise NotRewritten("kinds of one name in several groups or versions")
+        reviews_deletions = any("DELETE" in one.matched.operations for one in checks)
+        root = _RESOURCE if reviews_deletions else "object"
+        guards.insert(0, kinds_clause(kinds, root))
+    wanted = {one for other in checks for one in other.matched.operations}
+    if set(check.matched.operations) != wanted:
+        operations = ", ".join(f"'{one}'" for one in check.matched.operations)
+        guards.insert(0, f"request.operation in [{operations}]")
+    guard = all_of(guards)
+    clauses = [check.body]
+    if guard != "true":
+        clauses.insert(0, f"!({guard})")
+    if check.allows_existing:
+        existing = [
+            "request.operation == 'UPDATE'",
+            check.old_guard,
+            f"!({check.old_body})",
+        ]
+        if any(one.plural == _PODS for one in check.matched.resources):
+            # KYVERNO: the old object is matched without a subresource.
+            existing.insert(1, "request.?subResource.orValue('') == ''")
+        clauses.append(all_of(existing))
+    found: Json = {"expression": " || ".join(map(bracketed, clauses))}
+    if check.message:
+        found["message"] = check.message
+    return found
+
+
+def _kinds_of(resources: Sequence[Resource] | set[Resource]) -> set[str]:
+    return {one.kind for one in resources}

@@ -1,0 +1,88 @@
+"""Compare a ClusterPolicy and its ValidatingPolicy on the same requests.
+
+Room: cli. Takes: both documents, AdmissionReviews. Gives: the requests that they decide
+differently. Next: command.py. May touch: the clock, for deadlines.
+Source: docs/architecture.md 3: the engine is the webhook's.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from kyverno_mp.admission.decode import decode
+from kyverno_mp.cli.replay.unrecorded import unrecorded
+from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.validating_policy import compile_validating_policy
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+)
+from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import ERROR, FAIL, RuleResult
+from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
+from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
+from kyverno_mp.values.jsonvalue import Json
+
+_BAD: Final = frozenset({FAIL, ERROR})
+_TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Difference(NamedTuple):
+    """One request, and what either policy says of it."""
+
+    request: str
+    before: str
+    after: str
+
+
+class _NoLabels:
+    """The namespaces of the requests have no labels."""
+
+    def labels(self, _namespace: str) -> dict[str, str]:
+        """Return no labels."""
+        return {}
+
+
+class Pair:
+    """Both policies, linked."""
+
+    def __init__(self, before: ClusterPolicy, after: Json) -> None:
+        self._engine = Engine(
+            unrecorded(lambda _what: None, _NoLabels()),
+            Clock(now=lambda: _TIME, monotonic_ns=time.monotonic_ns),
+        )
+        self._before = link_policy(compile_policy(before))
+        decoded = decode_validating_policy(after)
+        assert not isinstance(decoded, CelPolicyException)
+        self._after = LinkedValidatingPolicy(compile_validating_policy(decoded))
+
+    def differences(self, reviews: Iterable[tuple[str, bytes]]) -> Iterator[Difference]:
+        """Yield the requests that one denies and the other allows."""
+        for shown, body in reviews:
+            before, after = self.verdicts(decode(body))
+            if bool(before) != bool(after):
+                yield Difference(shown, before, after)
+
+    def verdicts(self, request: Request) -> tuple[str, str]:
+        """Return why either denies, "" if it allows."""
+        context = self._engine.open(request)
+        response = self._engine.explain(self._before, context)
+        shared = ReviewShared(request)
+        facts = Facts(
+            request,
+            self._engine.open(request).runtime,
+            self._engine.cluster_data.cel,
+            is_review=True,
+            faults=[],
+        )
+        found = self._after.evaluate(facts, shared)
+        answers = [one.result for one in found if one.result is not None]
+        return _why(response.results), _why(answers)
+
+
+def _why(results: Iterable[RuleResult]) -> str:
+    bad = (one for one in results if one.status in _BAD)
+    return "; ".join(f"{one.status}: {one.message}" for one in bad)

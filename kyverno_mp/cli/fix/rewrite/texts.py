@@ -1,0 +1,95 @@
+"""Write parts of CEL expressions, and refuse what has no equal in CEL.
+
+Room: cli. Takes: values of a policy. Gives: texts of CEL, NotRewritten.
+Next: pattern.py, match.py, deny.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 11, 12; RE2's syntax.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = frozenset(
+    (
+        *("as", "break", "const", "continue", "else", "false", "for", "function"),
+        *("if", "import", "in", "let", "loop", "null", "namespace", "package"),
+        *("return", "true", "var", "void", "while"),
+    )
+)
+"""CEL: these are no field names."""
+_OF_RE2: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
+
+
+class NotRewritten(Exception):
+    """Why a rule is not rewritten: the name of what has no equal."""
+
+
+def literal(value: str) -> str:
+    """Return a literal of CEL."""
+    found = value.replace("\\", "\\\\").replace("'", "\\'")
+    for char, escape in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t")):
+        found = found.replace(char, escape)
+    return f"'{found}'"
+
+
+def items(values: Iterable[str]) -> str:
+    """Return a list of literals."""
+    return f"[{', '.join(map(literal, values))}]"
+
+
+def field(holder: str, key: str) -> str:
+    """Return the access to a field that is there."""
+    if _is_name(key):
+        return f"{holder}.{key}"
+    return f"{holder}[{literal(key)}]"
+
+
+def has(holder: str, key: str) -> str:
+    """Return whether a map has a key."""
+    if _is_name(key):
+        return f"has({holder}.{key})"
+    return f"{literal(key)} in {holder}"
+
+
+def absent(holder: str, key: str) -> str:
+    """Return whether a map has no key."""
+    return f"!{has(holder, key)}" if _is_name(key) else f"!({has(holder, key)})"
+
+
+def like(text: str, pattern: str) -> str:
+    """Return whether a text matches a pattern with wildcards."""
+    if not contains_wildcard(pattern):
+        return f"{text} == {literal(pattern)}"
+    inner = _OF_RE2.sub(lambda one: "\\" + one.group(), pattern)
+    inner = inner.replace("\\*", ".*").replace("\\?", ".")
+    return f"{text}.matches({literal(f'(?s)^{inner}$')})"
+
+
+def any_of(clauses: Iterable[str]) -> str:
+    """Return whether one holds."""
+    found = list(dict.fromkeys(clauses))
+    return found[0] if len(found) == 1 else " || ".join(map(bracketed, found))
+
+
+def all_of(clauses: Iterable[str]) -> str:
+    """Return whether all hold; "true" of none."""
+    found = [one for one in dict.fromkeys(clauses) if one != "true"]
+    if not found:
+        return "true"
+    return found[0] if len(found) == 1 else " && ".join(map(bracketed, found))
+
+
+def bracketed(clause: str) -> str:
+    """Return a clause that can stand in any place."""
+    if re.fullmatch(r"!?has\([^()]*\)", clause) or re.fullmatch(
+        r"[\w.]+ [=!]= (?:[\w.-]+|'[^'\\]*')", clause
+    ):
+        return clause
+    return f"({clause})"
+
+
+def _is_name(key: str) -> bool:
+    return bool(_NAME.fullmatch(key)) and key not in _RESERVED

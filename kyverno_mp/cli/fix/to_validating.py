@@ -1,0 +1,60 @@
+"""Rewrite ClusterPolicies as ValidatingPolicies that decide the same.
+
+Room: cli. Takes: raw documents. Gives: Rewrite for each policy. Next: command.py.
+May touch: nothing outside its arguments, the clock for deadlines.
+Source: docs/cli.md (move to ValidatingPolicies).
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Final, NamedTuple
+
+from kyverno_mp.cli.fix.policy import fix_policy
+from kyverno_mp.cli.fix.rewrite.inputs import reviews
+from kyverno_mp.cli.fix.rewrite.match import Resource
+from kyverno_mp.cli.fix.rewrite.policy import resources_of, rewritten
+from kyverno_mp.cli.fix.rewrite.proof import Difference, Pair
+from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
+from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.errors import InputError
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from kyverno_mp.values.jsonvalue import Json
+
+KIND: Final = "ValidatingPolicy"
+
+
+class Rewrite(NamedTuple):
+    """The outcome for one policy; ``document`` None: it is withheld.
+
+    ``reason``: what has no equal, "" if the requests of ``differences`` are the reason.
+    """
+
+    name: str
+    document: Json | None
+    reason: str = ""
+    requests: int = 0
+    differences: Sequence[Difference] = ()
+
+
+def rewrite(raw: Json) -> Rewrite:
+    """Rewrite one ClusterPolicy, and try both on requests made from its text."""
+    name = str((raw.get("metadata") or {}).get("name", ""))
+    current = deepcopy(raw)
+    fix_policy(current)
+    try:
+        policy = decode(current)
+        assert isinstance(policy, ClusterPolicy)
+        document = rewritten(policy)
+        pair = Pair(policy, document)
+    except NotRewritten as error:
+        return Rewrite(name, None, str(error))
+    except InputError as error:
+        return Rewrite(name, None, f"it is not valid: {error.message}")
+    rules = expand(policy)
+    resources: Sequence[Resource] = sorted(resources_of(policy))
+    tried = list(reviews(rules, resources))
+    differences = list(pair.differences(tried))
+    if differences:
+        return Rewrite(name, None, "", len(tried), differences)
+    return Rewrite(name, document, "", len(tried))

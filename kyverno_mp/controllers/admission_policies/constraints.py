@@ -1,0 +1,239 @@
+"""Translate match, exclude and exceptions into what the API server matches.
+
+Room: controllers. Takes: a rule, its exceptions, a Directory. Gives: Constraints:
+matchConstraints and matchConditions. Next: admission_policies/from_cluster_policy.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
+
+The rules have upstream's form. What that form cannot express becomes a match condition;
+upstream loses it, or adds it to what another filter matches.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.compiler.translatable import SKIP
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.fields.match import ResourceDescription
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import parse_kind
+
+_OPERATIONS: Final = ("CREATE", "UPDATE", "CONNECT", "DELETE")
+_NAME_LABEL: Final = "kubernetes.io/metadata.name"
+_PODS: Final = "pods"
+_WITH_PODS: Final = "pods/ephemeralcontainers"
+_NAMESPACES: Final = "namespaces"
+_HAS_NAMESPACE: Final = (
+    f'request.namespace != "" && request.resource.resource != "{_NAMESPACES}"'
+)
+
+
+class NotTranslated(Exception):
+    """Why a policy cannot be translated: text for its status."""
+
+
+class Condition(NamedTuple):
+    """A match condition."""
+
+    name: str
+    expression: str
+
+    def raw(self) -> Json:
+        """Return it as the API server stores it."""
+        return {"name": self.name, "expression": self.expression}
+
+
+class Constraints(NamedTuple):
+    """``matchConstraints``, and conditions for what they cannot express."""
+
+    raw: Json
+    conditions: tuple[Condition, ...]
+
+
+class _Rules:
+    """Rules under construction; one for each version, operations and names."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._resources: dict[
+            tuple[str, str, tuple[str, ...], tuple[str, ...]], set[str]
+        ] = {}
+        self.cluster_scoped = False
+        """Whether they match objects outside of namespaces."""
+
+    def add(self, given: ResourceDescription) -> None:
+        """Add the kinds of a filter. Raises: NotTranslated."""
+        names = names_of(given)
+        operations = operations_of(given)
+        for text in given.kinds:
+            if text == "*":
+                self.put("*", "*", operations, names, ["*"])
+                self.cluster_scoped = True
+                continue
+            one = self._find(text)
+            resources = [one.name, _WITH_PODS] if one.name == _PODS else [one.name]
+            self.put(one.group, one.version, operations, names, resources)
+            self.cluster_scoped |= not one.namespaced
+
+    def put(
+        self,
+        group: str,
+        version: str,
+        operations: tuple[str, ...],
+        names: tuple[str, ...],
+        resources: Iterable[str],
+    ) -> None:
+        """Add resources of one version."""
+        key = group, version, operations, names
+        self._resources.setdefault(key, set()).update(resources)
+
+    def raw(self) -> list[Json]:
+        """Return the rules as the API server stores them."""
+        return [
+            _rule_of(group, version, operations, names, sorted(resources))
+            for (group, version, operations, names), resources in (
+                self._resources.items()
+            )
+        ]
+
+    def _find(self, text: str) -> Resource:
+        found = self._directory.find(parse_kind(text))
+        if len(found) != 1:
+            raise NotTranslated(f"{SKIP}: no unique match for kind {text}.")
+        return found[0]
+
+
+def constraints_of(
+    rule: Rule, exceptions: Sequence[PolicyException], directory: Directory
+) -> Constraints:
+    """Translate a rule for which compiler/translatable.py found no reason against it.
+
+    Raises: NotTranslated.
+    """
+    matched, excluded = _Rules(directory), _Rules(directory)
+    conditions: list[Condition] = []
+    raw: Json = {"matchPolicy": "Equivalent"}
+    for given in _descriptions(rule.match.resources, rule.match.any, rule.match.all):
+        matched.add(given)
+        _select(raw, given)
+    raw["resourceRules"] = matched.raw()
+    conditions += _scopes(rule, is_cluster_scoped=matched.cluster_scoped)
+    if rule.exclude is not None:
+        block = rule.exclude
+        for given in _descriptions(block.resources, block.any, block.all):
+            conditions += _exclude(excluded, given, f"exclude-{len(conditions)}")
+    for exception in exceptions:
+        match = exception.spec.match
+        for given in _descriptions(ResourceDescription(), match.any, match.all):
+            conditions += _exclude(excluded, given, f"exception-{len(conditions)}")
+    rules = excluded.raw()
+    if rules:
+        raw["excludeResourceRules"] = rules
+    return Constraints(raw, tuple(conditions))
+
+
+def names_of(given: ResourceDescription) -> tuple[str, ...]:
+    """Return the names that a filter matches, () = all."""
+    return (*given.names, given.name) if given.name else given.names
+
+
+def operations_of(given: ResourceDescription) -> tuple[str, ...]:
+    """Return the operations that a filter matches."""
+    return tuple(dict.fromkeys(given.operations)) or _OPERATIONS
+
+
+def _descriptions(
+    inline: ResourceDescription, *filters: Iterable[Json]
+) -> list[ResourceDescription]:
+    found = [inline, *(one.resources for block in filters for one in block)]
+    return [one for one in found if one != ResourceDescription()]
+
+
+def _select(raw: Json, given: ResourceDescription) -> None:
+    """Set the selectors of namespaces and objects."""
+    selector: Json = {}
+    if given.namespace_selector is not None:
+        selector = given.namespace_selector.raw()
+    if given.namespaces:
+        within = {
+            "key": _NAME_LABEL,
+            "operator": "In",
+            "values": list(given.namespaces),
+        }
+        terms = [within, *selector.get("matchExpressions", ())]
+        selector = {**selector, "matchExpressions": terms}
+    if selector:
+        raw["namespaceSelector"] = selector
+    if given.selector is not None:
+        raw["objectSelector"] = given.selector.raw()
+
+
+def _scopes(rule: Rule, *, is_cluster_scoped: bool) -> list[Condition]:
+    """Return the condition that objects without a namespace do not meet.
+
+    K8S: a selector of namespaces matches all of them.
+    """
+    if not is_cluster_scoped:
+        return []
+    filters = (*rule.match.any, *rule.match.all)
+    given = (rule.match.resources, *(one.resources for one in filters))
+    if any(one.namespace_selector is not None for one in given):
+        return [Condition("has-namespace", _HAS_NAMESPACE)]
+    names = dict.fromkeys(name for one in given for name in one.namespaces)
+    if names:
+        return [Condition("has-namespace", f"request.namespace in {_list_of(names)}")]
+    return []
+
+
+def _exclude(rules: _Rules, given: ResourceDescription, name: str) -> list[Condition]:
+    """Add rules for the kinds of a filter; return a condition if it names none.
+
+    KYVERNO: for namespaces without kinds upstream excludes the Namespaces themselves,
+    not the objects in them.
+    """
+    rules.add(given)
+    if given.kinds:
+        return []
+    if given.namespaces:
+        operations = operations_of(given)
+        rules.put("", "v1", operations, given.namespaces, [_NAMESPACES])
+    clauses = []
+    if given.namespaces:
+        clauses.append(f"request.namespace in {_list_of(given.namespaces)}")
+    if names_of(given):
+        clauses.append(f"request.name in {_list_of(names_of(given))}")
+    if given.operations:
+        clauses.append(f"request.operation in {_list_of(given.operations)}")
+    return [Condition(name, f"!({' && '.join(clauses)})")] if clauses else []
+
+
+def _rule_of(
+    group: str,
+    version: str,
+    operations: Sequence[str],
+    names: Sequence[str],
+    resources: Sequence[str],
+) -> Json:
+    raw: Json = {
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": list(operations),
+        "resources": list(resources),
+        "scope": "*",
+    }
+    if names:
+        raw["resourceNames"] = list(names)
+    return raw
+
+
+def text_of(value: str) -> str:
+    """Return a literal of CEL."""
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + escaped.replace("\n", "\\n").replace("\r", "\\r") + "'"
+
+
+def _list_of(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(text_of, values))}]"

@@ -1,0 +1,118 @@
+"""Find the exceptions in force that name a policy.
+
+Room: controllers. Takes: PolicyExceptions of both groups as JSON. Gives: those of a
+policy. Next: admission_policies/plans.py. May touch: nothing outside its arguments, the
+log.
+Source: docs/behaviour/controllers 13; docs/behaviour/engine 8.7; docs/behaviour/v1.19 3
+(expiresAt).
+
+SAFETY: upstream takes exceptions of every namespace, of every kind of policy with the
+name, and texts that do not compile. An exception counts here as in the webhook.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.validating_policy import (
+    EXCEPTION_NAMES,
+    Builder,
+    compile_exception,
+)
+from kyverno_mp.controllers.admission_policies.generated import Source
+from kyverno_mp.errors import Error, InputError
+from kyverno_mp.policy.check import read
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+    is_validating_policy,
+)
+from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.wildcard import matches
+
+_log = logging.getLogger(__name__)
+AnyException = PolicyException | CelPolicyException
+Allows = Callable[[str], bool]
+"""Returns whether exceptions of a namespace count."""
+_NEVER_S: Final = float("inf")
+
+
+class KnownExceptions:
+    """The exceptions read last; each text is decoded once."""
+
+    def __init__(self, allows: Allows) -> None:
+        self._allows = allows
+        self._decoded: dict[bytes, AnyException | None] = {}
+        self._by_policy: dict[tuple[str, str], list[AnyException]] = {}
+
+    def read(self, documents: Iterable[bytes]) -> None:
+        """Replace the exceptions by those of the documents."""
+        known, self._decoded = self._decoded, {}
+        for text in sorted(documents):
+            found = known[text] if text in known else _decoded(text)
+            self._decoded[text] = found
+        self._by_policy = {}
+        for one in self._decoded.values():
+            if one is not None and self._allows(one.metadata.namespace):
+                for key in _policies_of(one):
+                    self._by_policy.setdefault(key, []).append(one)
+
+    def of(self, policy: Source, now: datetime) -> tuple[AnyException, ...]:
+        """Return the exceptions that name the policy, sorted by their names."""
+        given = self._by_policy.get((policy.kind, policy.metadata.name))
+        if given is None:
+            return ()
+        now_s = now.timestamp()
+        found = (one for one in given if _names(one, policy) and now_s < _ends_s(one))
+        return tuple(sorted(found, key=lambda one: one.key))
+
+
+def _policies_of(exception: AnyException) -> set[tuple[str, str]]:
+    if isinstance(exception, CelPolicyException):
+        return {(one.kind, one.name) for one in exception.spec.policy_refs}
+    return {("ClusterPolicy", one.policy_name) for one in exception.spec.exceptions}
+
+
+def _names(exception: AnyException, policy: Source) -> bool:
+    """Return whether an exception for the policy names its rule, too."""
+    if not isinstance(policy, ClusterPolicy) or isinstance(
+        exception, CelPolicyException
+    ):
+        return True
+    rules = [rule.name for rule in policy.spec.rules]
+    return any(
+        one.policy_name == policy.metadata.name
+        and any(matches(name, rule) for name in one.rule_names for rule in rules)
+        for one in exception.spec.exceptions
+    )
+
+
+def _ends_s(exception: AnyException) -> float:
+    if isinstance(exception, PolicyException) or not exception.spec.expires_at:
+        return _NEVER_S
+    try:
+        return parse_time(RFC3339, exception.spec.expires_at).seconds
+    except InputError:
+        return _NEVER_S
+
+
+def _decoded(text: bytes) -> AnyException | None:
+    try:
+        raw = msgspec.json.decode(text)
+        if is_validating_policy(raw):
+            found: object = decode_validating_policy(raw)
+        else:
+            found, _ = read(raw)
+    except Error as error:
+        _log.warning("PolicyException is ignored: %s", error.message)
+        return None
+    if isinstance(found, CelPolicyException):
+        builder = Builder(found.metadata.namespace, EXCEPTION_NAMES)
+        compile_exception(found, builder)
+        return None if builder.problems else found
+    return found if isinstance(found, PolicyException) else None

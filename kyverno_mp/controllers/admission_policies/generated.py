@@ -1,0 +1,88 @@
+"""The objects that the API server enforces in place of a policy.
+
+Room: controllers. Takes: a policy, specs as JSON. Gives: Generated, the resources of
+the kinds. Next: admission_policies/objects.py. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from kyverno_mp.controllers.admission_policies.constraints import Condition
+from kyverno_mp.controllers.webhook_config.options import MANAGER
+from kyverno_mp.policy.cel_policies import MutatingPolicy
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.validating_policy import ValidatingPolicy
+from kyverno_mp.values.jsonvalue import Json
+
+LABEL: Final = "app.kubernetes.io/managed-by"
+_UNREPORTED: Final = "reports.kyverno.io/disabled"
+VALIDATING: Final = "ValidatingAdmissionPolicy"
+MUTATING: Final = "MutatingAdmissionPolicy"
+BINDING: Final = "Binding"
+PLURALS: Final = {
+    VALIDATING: "validatingadmissionpolicies",
+    MUTATING: "mutatingadmissionpolicies",
+    f"{VALIDATING}{BINDING}": "validatingadmissionpolicybindings",
+    f"{MUTATING}{BINDING}": "mutatingadmissionpolicybindings",
+}
+Source = ClusterPolicy | ValidatingPolicy | MutatingPolicy
+"""The policies from which the API server's own ones are generated."""
+
+
+class Generated(NamedTuple):
+    """A policy of the kind and its binding, without kind and version.
+
+    Without them, ``message`` tells why there are none.
+    """
+
+    kind: str = ""
+    policy: Json | None = None
+    binding: Json | None = None
+    message: str = ""
+
+
+def object_of(source: Source, name: str, spec: Json) -> Json:
+    """Return a policy of the API server."""
+    raw = _owned(source, name, spec)
+    if _UNREPORTED in source.metadata.labels:
+        raw["metadata"]["labels"][_UNREPORTED] = "true"
+    return raw
+
+
+def binding_of(source: Source, name: str, spec: Json) -> Json:
+    """Return the binding of the policy ``name``."""
+    return _owned(source, f"{name}-binding", {"policyName": name, **spec})
+
+
+def with_unique_names(conditions: Iterable[Condition]) -> list[Json]:
+    """Return conditions as JSON; the API server refuses two of one name."""
+    taken: set[str] = set()
+    found = []
+    for one in conditions:
+        name, count = one.name, 1
+        while name in taken:
+            count += 1
+            name = f"{one.name}-{count}"
+        taken.add(name)
+        found.append(Condition(name, one.expression).raw())
+    return found
+
+
+def _owned(source: Source, name: str, spec: Json) -> Json:
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {LABEL: MANAGER},
+            "ownerReferences": [
+                {
+                    "apiVersion": source.api_version,
+                    "kind": source.kind,
+                    "name": source.metadata.name,
+                    "uid": source.metadata.uid,
+                }
+            ],
+        },
+        "spec": spec,
+    }

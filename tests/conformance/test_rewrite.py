@@ -1,0 +1,102 @@
+"""ClusterPolicies that ``fix`` rewrites decide the recorded reviews as before.
+
+A failure means: a ValidatingPolicy that the command line gives out is not what the
+ClusterPolicy was, for an object of Kyverno's own tests.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kyverno_mp.admission.decode import decode as decode_review
+from kyverno_mp.cli.fix.policy import fix_policy
+from kyverno_mp.cli.fix.rewrite.proof import Pair
+from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
+from kyverno_mp.errors import InputError, RequestInvalid
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from tests.conformance.place import ABSENT, PRESENT, ROOT
+
+Json = Any
+_SAMPLES = Path(__file__).resolve().parents[2] / "config/samples/policies"
+_REWRITTEN_MIN = 30
+"""As many recorded policies as are rewritten: fewer mean that something is refused."""
+_REVIEWS_MIN = 300
+
+
+@cache
+def recordings() -> tuple[Path, ...]:
+    return tuple(sorted(ROOT.rglob("webhook.json"))) if PRESENT else ()
+
+
+def pairs_of(raw: Json, found: Rewrite) -> Pair:
+    current = json.loads(json.dumps(raw))
+    fix_policy(current)
+    before = decode(current)
+    assert isinstance(before, ClusterPolicy)
+    return Pair(before, found.document)
+
+
+def rewritten_in(policies: list[Json]) -> Iterator[Pair]:
+    for raw in policies:
+        if raw.get("kind") != "ClusterPolicy":
+            continue
+        found = rewrite(raw)
+        assert not found.differences, found
+        if found.document is not None:
+            yield pairs_of(raw, found)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not PRESENT, reason=ABSENT)
+def test_recorded_reviews_are_decided_as_before() -> None:
+    policies, reviews = 0, 0
+    for path in recordings():
+        recorded = json.loads(path.read_text())
+        if recorded["refused"]:
+            continue
+        pairs = list(rewritten_in(recorded["policies"]))
+        policies += len(pairs)
+        for review in recorded["reviews"]:
+            body = json.dumps({"request": {"uid": "u", **review["request"]}}).encode()
+            for pair in pairs:
+                try:
+                    request = decode_review(body)
+                except RequestInvalid:
+                    continue
+                before, after = pair.verdicts(request)
+                assert bool(before) == bool(after), (path, review, before, after)
+                reviews += 1
+    assert policies >= _REWRITTEN_MIN
+    assert reviews >= _REVIEWS_MIN
+
+
+@pytest.mark.parametrize(
+    "path", sorted(_SAMPLES.glob("*.yaml")), ids=lambda one: one.stem
+)
+def test_samples_are_rewritten_or_refused(path: Path) -> None:
+    for raw in yaml.safe_load_all(path.read_text()):
+        found = rewrite(raw)
+        assert not found.differences
+        assert (found.document is None) == bool(found.reason)
+
+
+def test_what_is_given_out_is_valid() -> None:
+    """An InputError would be raised: the pair compiles what was rewritten."""
+    count = 0
+    for path in sorted(_SAMPLES.glob("*.yaml")):
+        for raw in yaml.safe_load_all(path.read_text()):
+            found = rewrite(raw)
+            if found.document is None:
+                continue
+            try:
+                pairs_of(raw, found)
+            except InputError as error:
+                pytest.fail(f"{path}: {error}")
+            count += 1
+    assert count >= 13

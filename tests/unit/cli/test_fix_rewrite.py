@@ -1,0 +1,321 @@
+"""A rewritten policy decides as before, and what has no equal is named.
+
+The expressions themselves are not looked at: what counts is what both policies decide.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from kyverno_mp.admission.decode import decode as decode_review
+from kyverno_mp.cli.fix import to_validating
+from kyverno_mp.cli.fix.rewrite.inputs import reviews
+from kyverno_mp.cli.fix.rewrite.match import Resource
+from kyverno_mp.cli.fix.rewrite.proof import Pair
+from kyverno_mp.cli.fix.to_validating import rewrite
+from kyverno_mp.limits import REWRITE_INPUTS_MAX
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from tests.unit.cli.conftest import Command
+
+Json = Any
+PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
+SERVICES = {"any": [{"resources": {"kinds": ["Service"]}}]}
+
+
+def policy(rule: Json, **spec: Json) -> Json:
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {"name": "p"},
+        "spec": {
+            "validationFailureAction": "Enforce",
+            "rules": [{"name": "r", "match": SERVICES, **rule}],
+            **spec,
+        },
+    }
+
+
+def pattern(value: Json, **rule: Json) -> Json:
+    return policy({**rule, "validate": {"message": "m", "pattern": value}})
+
+
+def deny(*conditions: Json, **rule: Json) -> Json:
+    denied = {"deny": {"conditions": {"any": list(conditions)}}}
+    return policy({**rule, "validate": {"message": "m", **denied}})
+
+
+def condition(key: str, operator: str, value: Json) -> Json:
+    return {"key": f"{{{{ {key} }}}}", "operator": operator, "value": value}
+
+
+TYPE = "request.object.spec.type || 'ClusterIP'"
+REWRITTEN: dict[str, Json] = {
+    "texts": pattern({"spec": {"type": "ClusterIP | Node?ort & !Load*"}}),
+    "not": pattern({"spec": {"type": "!NodePort"}}),
+    "something": pattern({"metadata": {"labels": {"app.kubernetes.io/name": "?*"}}}),
+    "anything": pattern({"spec": {"type": "*"}}),
+    "booleans": pattern({"spec": {"=(publishNotReadyAddresses)": False}}),
+    "boolean texts": pattern({"spec": {"=(x)": "false"}}),
+    "numbers": pattern({"spec": {"=(healthCheckNodePort)": 0, "x": -3}}),
+    "amounts": pattern({"spec": {"x": ">=10 & <1Gi", "y": "!5"}}),
+    "missing is zero": pattern({"spec": {"x": "<5"}}),
+    "null": pattern({"spec": {"x": None}}),
+    "negation": pattern({"spec": {"X(externalIPs)": "null"}}),
+    "lists": pattern({"spec": {"ports": [{"name": "?*", "=(port)": ">1024"}]}}),
+    "lists of texts": pattern({"spec": {"=(externalIPs)": ["10.*"]}}),
+    "any pattern": policy(
+        {
+            "validate": {
+                "message": "m",
+                "anyPattern": [{"spec": {"type": "A"}}, {"spec": {"=(x)": "B"}}],
+            }
+        }
+    ),
+    "autogen": pattern({"spec": {"=(hostPID)": "false"}}, match=PODS),
+    "names": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "any": [
+                {"resources": {"kinds": ["Service"], "names": ["a*", "b"]}},
+                {"resources": {"kinds": ["Secret"], "namespaces": ["n?"]}},
+            ]
+        },
+        exclude={"any": [{"resources": {"namespaces": ["n1"], "names": ["b"]}}]},
+    ),
+    "operations": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "any": [{"resources": {"kinds": ["Service"], "operations": ["UPDATE"]}}]
+        },
+    ),
+    "match all": pattern(
+        {"spec": {"type": "A"}},
+        match={
+            "all": [
+                {"resources": {"kinds": ["Service", "Secret"]}},
+                {"resources": {"kinds": ["Service"], "names": ["a"]}},
+            ]
+        },
+    ),
+    "preconditions": pattern(
+        {"spec": {"type": "A"}},
+        preconditions={
+            "all": [
+                condition("request.operation || 'BACKGROUND'", "NotEquals", "UPDATE"),
+                condition(TYPE, "AnyNotIn", ["B", "C"]),
+            ]
+        },
+    ),
+    **{
+        f"deny {operator}": deny(condition(TYPE, operator, value))
+        for operator, value in (
+            ("Equals", "NodePort"),
+            ("NotEquals", "NodePort"),
+            ("AnyIn", ["NodePort", "LoadBalancer"]),
+            ("AllIn", ["NodePort", "LoadBalancer"]),
+            ("AnyNotIn", ["NodePort", "LoadBalancer"]),
+            ("AllNotIn", ["NodePort", "LoadBalancer"]),
+        )
+    },
+    "deny deletions": deny(condition("request.operation", "Equals", "DELETE")),
+    "deny a name": deny(
+        condition(TYPE, "NotEquals", "A"),
+        match={"any": [{"resources": {"kinds": ["Service"], "names": ["a"]}}]},
+    ),
+    "audit": {
+        **pattern({"spec": {"type": "A"}}),
+        "spec": {
+            **pattern({"spec": {"type": "A"}})["spec"],
+            "validationFailureAction": "Audit",
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_both_decide_alike(name: str) -> None:
+    found = rewrite(REWRITTEN[name])
+    assert (found.reason, list(found.differences)) == ("", [])
+    assert found.document is not None
+    assert found.requests == REWRITE_INPUTS_MAX
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_the_requests_are_denied_and_allowed(name: str) -> None:
+    """Otherwise the comparison would show nothing."""
+    before = decode(REWRITTEN[name])
+    assert isinstance(before, ClusterPolicy)
+    pair = Pair(before, rewrite(REWRITTEN[name]).document)
+    kinds = {
+        one: Resource(*rest)
+        for one, *rest in (
+            ("Service", "", "v1", "services", "Service"),
+            ("Pod", "", "v1", "pods", "Pod"),
+        )
+    }
+    resource = kinds["Pod" if name == "autogen" else "Service"]
+    verdicts = {
+        bool(pair.verdicts(decode_review(body))[0])
+        for _, body in reviews(before.spec.rules, [resource])
+    }
+    assert verdicts == {True, False}
+
+
+REFUSED: list[tuple[Json, str]] = [
+    (pattern({"spec": {"(type)": "A"}}), "anchor (key)"),
+    (pattern({"spec": {"<(type)": "A"}}), "anchor <(key)"),
+    (pattern({"spec": {"^(ports)": [{"name": "a"}]}}), "anchor ^(key)"),
+    (
+        pattern({"metadata": {"labels": {"a*": "b"}}}),
+        "wildcards in names of labels or annotations",
+    ),
+    (pattern({"spec": {"x": "1-5"}}), "a range in a pattern"),
+    (pattern({"spec": {"x": "<1h"}}), "the duration 1h in a pattern"),
+    (pattern({"spec": {"x": "{{ request.name }}"}}), "variables in the pattern"),
+    (pattern({}, context=[{"name": "x", "variable": {"value": 1}}]), "context"),
+    (
+        pattern({}, match={"any": [{"resources": {"kinds": ["X"]}}]}),
+        "kind X, which is not built in",
+    ),
+    (pattern({}, match={"any": [{"resources": {"kinds": ["*"]}}]}), "kind *"),
+    (
+        pattern({}, match={"any": [{**SERVICES["any"][0], "roles": ["r"]}]}),
+        "roles or subjects in match",
+    ),
+    (
+        pattern(
+            {},
+            match={
+                "any": [
+                    {
+                        "resources": {
+                            "kinds": ["Service"],
+                            "selector": {"matchLabels": {"a": "b"}},
+                        }
+                    }
+                ]
+            },
+        ),
+        "selector in match",
+    ),
+    (
+        deny(condition("request.object.spec.type", "Equals", "A")),
+        "key {{ request.object.spec.type }} of a condition",
+    ),
+    (deny(condition(TYPE, "GreaterThan", "A")), "operator GreaterThan"),
+    (deny(condition(TYPE, "Equals", "5")), "value 5 of a condition"),
+    (policy({"mutate": {"patchStrategicMerge": {"a": "b"}}}), "no validate rule"),
+    (policy({"validate": {"podSecurity": {"level": "baseline"}}}), "podSecurity"),
+    (
+        policy({"validate": {"cel": {"expressions": [{"expression": "true"}]}}}),
+        "cel",
+    ),
+]
+
+
+@pytest.mark.parametrize(("raw", "reason"), REFUSED)
+def test_what_has_no_equal_is_named(raw: Json, reason: str) -> None:
+    found = rewrite(raw)
+    assert found.document is None
+    assert found.reason == f"rule r: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"applyRules": "One"}, "applyRules: One"),
+        (
+            {"validationFailureActionOverrides": [{"action": "Audit"}]},
+            "failureActionOverrides",
+        ),
+        (
+            {
+                "webhookConfiguration": {
+                    "matchConditions": [{"name": "a", "expression": "true"}]
+                }
+            },
+            "matchConditions",
+        ),
+    ],
+)
+def test_policies_that_are_not_only_rules(spec: Json, reason: str) -> None:
+    rule = {"validate": {"message": "m", "pattern": {"spec": {"type": "A"}}}}
+    assert rewrite(policy(rule, **spec)).reason == reason
+
+
+def test_actions_labels_and_settings_are_kept() -> None:
+    raw = REWRITTEN["audit"]
+    raw = {
+        **raw,
+        "metadata": {
+            "name": "p",
+            "labels": {"l": "m"},
+            "annotations": {
+                "policies.kyverno.io/severity": "high",
+                "pod-policies.kyverno.io/autogen-controllers": "none",
+            },
+        },
+        "spec": {**raw["spec"], "failurePolicy": "Ignore", "background": False},
+    }
+    found = rewrite(raw).document
+    assert found["metadata"] == {
+        "name": "p",
+        "labels": {"l": "m"},
+        "annotations": {"policies.kyverno.io/severity": "high"},
+    }
+    assert found["spec"]["validationActions"] == ["Audit"]
+    assert found["spec"]["failurePolicy"] == "Ignore"
+    assert found["spec"]["evaluation"] == {
+        "admission": {"enabled": True},
+        "background": {"enabled": False},
+    }
+
+
+def test_a_difference_withholds_the_policy(
+    monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
+) -> None:
+    """As if the rewriting had a defect: nothing is written; the request is shown."""
+    original = to_validating.rewritten
+
+    def wrong(given: ClusterPolicy) -> Json:
+        found = original(given)
+        found["spec"]["validations"][0]["expression"] = "true"
+        return found
+
+    monkeypatch.setattr(to_validating, "rewritten", wrong)
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(REWRITTEN["not"]))
+    before = file.read_text()
+    done = command("fix", "policy", file, "--to", "ValidatingPolicy", "--save")
+    assert done.code == 1
+    assert file.read_text() == before
+    first, request, old, new, *_ = done.err.splitlines()
+    assert "not rewritten: " in first
+    assert first.endswith(f" of {REWRITE_INPUTS_MAX} requests differ")
+    assert msgspec.json.decode(request)["operation"] in ("CREATE", "UPDATE")
+    assert old.startswith("    ClusterPolicy: fail: ")
+    assert new == "    ValidatingPolicy: allowed"
+
+
+def test_command(command: Command, tmp_path: Path) -> None:
+    kept = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}}
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump_all([REWRITTEN["not"], kept, REFUSED[0][0]]))
+    done = command("fix", "policy", tmp_path, "--to", "ValidatingPolicy")
+    assert done.code == 1
+    (shown,) = yaml.safe_load_all(done.out)
+    assert shown["kind"] == "ValidatingPolicy"
+    told = f"rewritten; both decide {REWRITE_INPUTS_MAX} requests alike"
+    assert done.err.splitlines() == [
+        f"{file}: ClusterPolicy p: {told}",
+        f"{file}: ClusterPolicy p: not rewritten: rule r: anchor (key)",
+    ]
+    assert (
+        command("fix", "policy", file, "--to", "ValidatingPolicy", "--save").code == 1
+    )
+    kinds = [one["kind"] for one in yaml.safe_load_all(file.read_text())]
+    assert kinds == ["ValidatingPolicy", "ConfigMap", "ClusterPolicy"]
