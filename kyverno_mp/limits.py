@@ -91,7 +91,7 @@ about 30 ms for this many; an object that etcd can store has fewer."""
 
 DECODED_CHARACTERS_MAX = 1536 * 1024
 """A JSON or YAML text that an expression decodes, which cannot be interrupted. etcd
-stores at most 1.5 MiB per object, so a text inside an object is shorter."""
+stores at most 1.5 MiB per object, so a string inside an object is shorter."""
 
 CERTIFICATE_CHARACTERS_MAX = 64 * 1024
 """A PEM text that an expression decodes; certificate chains have about 10,000."""
@@ -120,7 +120,7 @@ VIOLATIONS_MAX = 1000
 nobody reads more."""
 
 REFERENCES_PRODUCT_MAX = 1_000_000
-"""``$(...)`` references of one document times its texts. Each reference searches each
+"""``$(...)`` references of one document times its strings. Each reference searches each
 text, which takes a second at this limit. Public policies have up to ten references."""
 
 STEPS_BETWEEN_CLOCK_CHECKS = 256
@@ -259,7 +259,7 @@ as long as a review takes (REQUEST_TIMEOUT_S_MAX), then they are garbage."""
 COLLECTED_NEW_OBJECTS_MIN = 50_000
 """New objects after which a worker collects. PERF: a review creates some 200 containers
 that reference counting frees; with Python's default of 700 every third review would
-start a collection in vain."""
+start a collection that frees nothing."""
 
 COLLECTED_FREED_BYTES_MIN = 256 * 1024 * 1024
 """Bytes of reviews after which a worker collects COLLECTED_LEFT_OBJECTS_MIN: a circle
@@ -325,8 +325,8 @@ rejected."""
 DECODED_KEYS_MAX = 500_000
 """Keys of a review above 3 MiB: decoding as many different ones takes 140 ms, during
 which no other review is answered. An object that etcd can store has at most 200,000
-different ones, and a review carries it twice. Colons in texts do not count: a text of
-addresses has as many as characters / 3."""
+different ones, and a review carries it twice. Colons in strings do not count: a string
+of addresses has as many as characters / 3."""
 
 DECODED_TIMES_MAX = 48
 """The highest estimated ratio between the decoded and the encoded size of a review."""
@@ -437,8 +437,8 @@ RECALL_ENTRIES_MAX = 1024
 RECALL_KEY_BYTES_MAX = 4096
 RECALL_MESSAGES_CHARACTERS_MAX = 4096
 """Verdicts on equal objects that a worker caches, and the sizes of one entry: at most
-20 MiB (texts may take 4 bytes per character), and 1 MiB with the keys of typical Pods.
-A full cache is cleared; keys are hashed with a secret."""
+20 MiB (strings may take 4 bytes per character), and 1 MiB with the keys of typical
+Pods. A full cache is cleared; keys are hashed with a secret."""
 
 RECALL_MUTATIONS_MAX = 256
 RECALL_PATCH_BYTES_MAX = 4096
@@ -677,6 +677,10 @@ IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
 IMAGE_TRUST_FILES_MAX = 100
 """Files of a TUF repository that are read: keys and certificates. Sigstore has ten."""
 
+IMAGE_TRUST_ROOTS_MAX = 16
+"""TUF repositories of ImageValidatingPolicies that one process keeps: each may hold
+IMAGE_TRUST_FILES_MAX files. An organisation has one of its own, and Sigstore's."""
+
 IMAGE_TRUST_S = 24 * 60 * 60
 """Time for which keys of a TUF repository are used before they are read again; its
 owner signs new metadata every few days."""
@@ -711,7 +715,7 @@ LIVE_OBJECTS_BYTES_MAX = 32 * 1024 * 1024
 """Objects that one query of a rule may fetch from the API server."""
 
 SCAN_PERMISSION_RESOURCES_MAX = 30
-"""Resources of one ValidatingPolicy whose permissions its status tells of, in three
+"""Resources of one ValidatingPolicy whose permissions its status reports, in three
 calls each: the status of one policy takes the controllers a tenth of a second."""
 
 ACCESS_ANSWERS_MAX = 1024
@@ -809,7 +813,7 @@ take effect after a restart."""
 
 CLEANUP_RUN_OBJECTS_MAX = 100_000
 """Objects that one run of a clean-up policy notes for deletion, about 300 bytes each;
-the run goes on with the others when these are gone."""
+the run continues with the others when these are deleted."""
 
 CLEANUP_MATCHED_MAX = 1_000_000
 """Objects that one run of a clean-up policy remembers to count each of them once, about
@@ -857,6 +861,14 @@ each. Policies whose triggers do not fit are looked at again."""
 BACKGROUND_WRITTEN_MAX = 20_000
 """Generated objects whose last write is remembered, about 500 bytes each, so that an
 update that changes nothing costs no write, and contested objects are known."""
+
+GENERATED_OBJECTS_MAX = 1000
+"""Objects of one GeneratingPolicy for one trigger. Each takes a call; 1,000 are minutes
+of work for one thread, and more is a policy that lists a cluster by mistake."""
+
+GENERATED_KINDS_MAX = 64
+"""Resources whose objects are watched for GeneratingPolicies that synchronise. Each is
+a connection to the API server; the objects of others follow at the next scan."""
 
 BACKGROUND_LOCKS = 256
 """Locks for the triggers that are processed: far more than threads, so that two of them
@@ -964,7 +976,7 @@ DASHBOARD_RESULTS_MAX = 200_000
 list is sorted. Further ones are in its totals only, and a metric counts them."""
 
 DASHBOARD_RESULTS_BYTES_MAX = 128 * 1024 * 1024
-"""The same results in bytes of their texts, those of one report counted once: 200,000
+"""The same results in bytes of their strings, those of one report counted once: 200,000
 with messages of some 500 characters."""
 
 DASHBOARD_REPORTS_MAX = 100_000

@@ -4,7 +4,7 @@ etcd, kube-apiserver, kube-controller-manager, kyverno-mp and wrk share this mac
 wrk creates Pods with ``dryRun=All``. Each measurement stands between two of the same
 load on a namespace that the webhook leaves out, and what was added is the difference:
 so a noisy machine is unfair to both alike. The bare Gunicorn + Falcon app, registered
-as a webhook, tells how much of that any webhook costs. A baseline without any webhook
+as a webhook, shows how much of that any webhook costs. A baseline without any webhook
 is taken before and after.
 
     python perf/apiserver.py [--clients 1 10 100 500] [--workers 2] [--check]

@@ -2,7 +2,7 @@
 
 etcd, kube-apiserver, kube-controller-manager and the pod of the cleanup role share this
 machine. Objects with a TTL label fall due evenly within one minute, then a thousand in
-the same second; then a policy deletes objects. A watch of this process tells when each
+the same second; then a policy deletes objects. A watch of this process shows when each
 is gone, the audit log what was asked of the API server. Lateness is the time from the
 instant of the label to the event.
 
@@ -155,7 +155,7 @@ class Bench:
         self._gone = gone
 
     def warm_up(self) -> None:
-        """Wait until a labelled object goes: the watch is there."""
+        """Wait until a labelled object is deleted: then the watch runs."""
         self._create([("warm", "0s")])
         wait_for(lambda: self._gone.count("warm") > 0, "labelled objects stay", _WAIT_S)
 

@@ -2,10 +2,10 @@
 
 etcd, kube-apiserver, kube-controller-manager and one pod with webhook and background
 pool share this machine. Namespaces are created at a steady rate; a policy generates a
-ConfigMap in each. A watch of this process tells when each exists, the audit log what
-was asked of the API server. Lateness is the time from the answer to the creation of
+ConfigMap in each. A watch of this process shows when each exists, the audit log the
+requests to the API server. Lateness is the time from the answer to the creation of
 the Namespace to the event of the ConfigMap. Before, Namespaces are created
-with a policy that only validates them, for the price of admission.
+with a policy that only validates them, to measure what admission costs without it.
 
     python perf/generate.py [--namespaces 1000] [--rate 50] [--short] [--check]
     python perf/generate.py --memory 10000     what the pool takes with so many objects
@@ -326,7 +326,7 @@ class Bench:
 
 
 def _is_of_an_object(one: Asked) -> bool:
-    """Tell whether more objects would mean more such calls.
+    """Return whether more objects would mean more such calls.
 
     Lists of all objects, and what the replicas say about themselves, come by the clock.
     """

@@ -125,7 +125,7 @@ def measure(args: argparse.Namespace, folder: Path) -> list[Round]:
 
 @contextmanager
 def in_memory() -> Iterator[Path]:
-    """Give a folder in memory: there deploy/ puts the runtime folder."""
+    """Yield a folder in memory: there deploy/ puts the runtime folder."""
     place = Path("/dev/shm")
     parent = place if place.is_dir() else None
     with tempfile.TemporaryDirectory(dir=parent) as name:
@@ -201,7 +201,7 @@ def is_ready(api: Api, path: str) -> bool:
 
 
 def is_registered(api: Api) -> bool:
-    """Tell whether some webhook of policies names ConfigMaps."""
+    """Return whether some webhook of policies names ConfigMaps."""
     return any(
         "configmaps" in rule["resources"]
         for hook in api.get(_VALIDATING).get("webhooks") or ()

@@ -1,9 +1,9 @@
-"""Measure scans: how long reports take, what they cost, and that nothing is rewritten.
+"""Measure scans: how long reports take, what they cost, that none is rewritten.
 
 etcd, kube-apiserver, kube-controller-manager and one pod with webhook and reports pool
 share this machine. Pods and the project's 17 policies are there before the pod starts.
 Then: the first scan; an annotation of a policy; a message of one rule; a new holder.
-The audit log tells what was asked of the API server, a watch of this process when a
+The audit log shows the requests to the API server, a watch of this process when a
 report exists and in which version.
 
     python perf/scan.py [--pods 10000] [--short] [--check]

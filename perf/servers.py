@@ -165,7 +165,7 @@ def running(
 
 
 def accepts(port: int) -> bool:
-    """Tell whether something listens."""
+    """Return whether something listens."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 

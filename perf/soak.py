@@ -1,8 +1,8 @@
-"""Run kyverno-mp beside a real API server for long, harm it, and see what it loses.
+"""Run kyverno-mp beside a real API server for long, inject faults, and count losses.
 
 For ``--minutes`` Pods are created by dry run without a pause while policies are made,
 changed and deleted, watches are cut or fall silent (a proxy stands between kyverno-mp
-and the API server), and webhook workers are killed. A marker policy tells every round
+and the API server), and webhook workers are killed. A marker policy shows every round
 whether its newest version is in force within ``--lost-after`` seconds. Memory is read
 in the quiet moment at the end of each round; it is flat when the last third of the
 rounds holds no more than 5 % above the third after the warm-up.
@@ -131,7 +131,7 @@ def soak(args: argparse.Namespace, folder: Path, seen: Seen) -> None:
 
 @contextlib.contextmanager
 def proxied(plane: ControlPlane, folder: Path) -> Iterator[tuple[CuttingProxy, Path]]:
-    """Give a proxy to the API server, and a kubeconfig that leads through it."""
+    """Yield a proxy to the API server, and a kubeconfig that leads through it."""
     proxy = CuttingProxy(plane.port)
     proxy.start()
     content = yaml.safe_load(plane.kubeconfig.read_text())
@@ -146,7 +146,7 @@ def proxied(plane: ControlPlane, folder: Path) -> Iterator[tuple[CuttingProxy, P
 
 
 def marker(number: int) -> dict[str, Any]:
-    """Return the policy whose effect tells which version of it is in force."""
+    """Return the policy whose effect shows which version of it is in force."""
     return label_policy(_MARKER, f"version-{number}", f"version {number} is in force")
 
 

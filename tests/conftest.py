@@ -1,4 +1,4 @@
-"""Say after a run what was not run and why, so that green is not taken for more."""
+"""List after a run which tests did not run, and why."""
 
 from collections import Counter
 

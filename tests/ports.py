@@ -1,6 +1,6 @@
-"""Give ports of 127.0.0.1 that nobody else takes until this process ends.
+"""Reserve ports of 127.0.0.1 until this process ends.
 
-Takes: how many. Gives: port numbers. Next: whoever starts a program that must be told
+Takes: how many. Gives: port numbers. Next: whoever starts a program that must be given
 its port. May touch: loopback ports, lock files in the temporary folder.
 
 A port that the kernel chose and that was let go again may be another's a moment later:
@@ -22,7 +22,7 @@ _held: Final[list[int]] = []
 
 
 def free_ports(count: int) -> list[int]:
-    """Give ports that nobody listens on, all different and ours from now on."""
+    """Return ports that nobody listens on, all different and ours from now on."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         if len(found) == count:
@@ -33,7 +33,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def free_port() -> int:
-    """Give one such port."""
+    """Return one such port."""
     return free_ports(1)[0]
 
 

@@ -100,7 +100,7 @@ def _has_too_many_keys(body: bytes | bytearray) -> bool:
     if body.count(b":") <= DECODED_KEYS_MAX:
         return False
     plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Every other part is a text; a colon between texts follows a key.
+    # Every other part is a string; a colon between strings follows a key.
     return b"".join(plain.split(b'"')[::2]).count(b":") > DECODED_KEYS_MAX
 
 

@@ -2,7 +2,7 @@
 
 Room: admission. Takes: PolicyResponses of the enforcing path. Gives: the denial text,
 the warnings. Next: admission.encode. May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 2.7 (block decision), 2.8 (texts);
+Source: docs/behaviour/controllers 2.7 (block decision), 2.8 (messages);
 docs/behaviour/engine 6.9.
 
 Failures of enforcing rules block; errors block if the policy's failurePolicy is Fail.
@@ -18,7 +18,7 @@ from kyverno_mp.values.goyaml import block_text
 
 _TOLD = frozenset({FAIL, ERROR, WARNING})
 _VERDICTS_MAX: Final = 256
-"""Verdicts to cache: each holds a text of a few thousand characters."""
+"""Verdicts to cache: each holds a string of a few thousand characters."""
 
 
 def blocks(response: PolicyResponse) -> bool:

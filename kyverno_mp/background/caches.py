@@ -1,4 +1,4 @@
-"""Make sure that a rule does not apply when a cache says so.
+"""Verify with live reads that a rule does not apply when a cache says so.
 
 Room: background. Takes: a policy from the caches; a trigger's namespace. Gives: Caches,
 PolicyChanged. Next: background/generate.py, background/mutate.py.

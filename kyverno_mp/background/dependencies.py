@@ -7,6 +7,7 @@ Source: docs/architecture.md 2; docs/behaviour/controllers 5.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from kyverno_mp.background.results import RuleResults
 from kyverno_mp.kube.rest import Client
@@ -14,6 +15,14 @@ from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.families import Family
+
+
+class BackgroundMetrics(Metrics, Protocol):
+    """Takes histograms, too."""
+
+    def observe(self, family: Family, labels: tuple[str, ...], seconds: float) -> None:
+        """Add an observation to a histogram."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +35,7 @@ class BackgroundDependencies:
     """What policies may read: namespace labels, global context, API calls (by the same
     account)."""
     events: EventSink
-    metrics: Metrics
+    metrics: BackgroundMetrics
     settings: Settings
     holds_lease: Callable[[], bool]
     """Asked before each write."""

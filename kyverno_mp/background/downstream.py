@@ -46,7 +46,7 @@ from kyverno_mp.program.generate.labels import (
     POLICY,
     POLICY_NAMESPACE,
     RULE,
-    origin_of,
+    is_generated,
 )
 from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.values.jsonvalue import Json
@@ -121,9 +121,17 @@ class Downstream:
             raise LeaseLost("background.lease_lost", "the background lease is not held")
 
     def write(
-        self, wanted: Generated, *, synchronizes: bool, server_side: bool
+        self,
+        wanted: Generated,
+        *,
+        synchronizes: bool,
+        server_side: bool,
+        owned: Selector | None = None,
     ) -> Done:
         """Make an object as it is wanted; return what that took.
+
+        ``owned``: an object that neither has these labels nor is what was written last
+        stays as it is; None: any is replaced.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
@@ -143,7 +151,7 @@ class Downstream:
                 return self._done(CREATED, made, raw)
             if not synchronizes:
                 return Done(KEPT)
-            done = self._update(resource, raw)
+            done = self._update(resource, raw, owned)
             if done is not None:
                 return done
         raise KubeConflict(
@@ -160,12 +168,14 @@ class Downstream:
         made = self._objects.apply(resource, raw)
         return self._done(CREATED if live is None else UPDATED, made, raw, live)
 
-    def _update(self, resource: Resource, raw: Json) -> Done | None:
+    def _update(
+        self, resource: Resource, raw: Json, owned: Selector | None
+    ) -> Done | None:
         """Replace an object; None when it is gone or changed meanwhile."""
         live = self._objects.find(resource, key_of(raw))
         if live is None:
             return None
-        if self._is_wanted(live, raw):
+        if self._is_wanted(live, raw) or not self._is_owned(live, raw, owned):
             return Done(KEPT)
         try:
             made = self._objects.replace(resource, over(live, raw))
@@ -179,6 +189,23 @@ class Downstream:
         if live is not None and self._is_wanted(live, raw):
             return Done(KEPT)
         return Done(CONTESTED, pause_s)
+
+    def _is_owned(self, live: Json, raw: Json, owned: Selector | None) -> bool:
+        """Return whether an object may be replaced: others may have removed labels."""
+        if owned is None:
+            return True
+        labels = live["metadata"].get("labels") or {}
+        return selects(owned, labels) or self._written.is_ours(live, raw)
+
+    def is_own(self, found: Found) -> bool:
+        """Return whether nobody changed an object since it was written here."""
+        version = self._written.version(found.resource, found.key, found.uid)
+        return version == found.version
+
+    def is_changed(self, found: Found) -> bool:
+        """Return whether an object that was written here has another version now."""
+        version = self._written.version(found.resource, found.key, found.uid)
+        return version not in ("", found.version)
 
     def _is_wanted(self, live: Json, raw: Json) -> bool:
         if self._written.is_as_written(live, raw):
@@ -238,7 +265,7 @@ class Downstream:
         for _ in range(_ATTEMPTS):
             if current is None or not selects(selector, current.labels):
                 return False
-            if origin_of(current.labels) is None:
+            if not is_generated(current.labels):
                 return False
             try:
                 return self._objects.delete(

@@ -55,7 +55,7 @@ class Existing:
     ) -> dict[str, Trigger]:
         """List the objects that a rule matches, by key.
 
-        ``on_refused`` gets what cannot be listed. Raises: DependencyError.
+        ``on_refused`` gets the errors of refused lists. Raises: DependencyError.
         """
         found: dict[str, Trigger] = {}
         for resource in self._matched(rule.linked.ir):

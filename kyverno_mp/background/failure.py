@@ -9,26 +9,48 @@ What a rule says is made of its trigger and of the targets that it mutates; what
 server says about a write is made of what was written, and webhooks add words of theirs.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from kyverno_mp.background.policies import ReadyPolicy
-from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
+from kyverno_mp.background.policies import ReadyPolicy, StoredPolicy
+from kyverno_mp.background.update_request import (
+    CEL_GENERATE,
+    MUTATE,
+    StoredRequest,
+    Task,
+)
 from kyverno_mp.errors import DependencyError, Error
 from kyverno_mp.program.secrecy import hides_values, names_only, withheld
+
+_KIND: Final = "Secret"
 
 
 class Failure(NamedTuple):
     """Why a task failed. ``reason``: fit for everybody's eyes."""
 
     task: Task | None
-    policy: ReadyPolicy | None
+    policy: StoredPolicy | None
     reason: str
 
 
 def failure_of(task: Task, policy: ReadyPolicy | None, error: Error) -> Failure:
     """Return why a task failed."""
     hides = hides_values(task.trigger.kind) or _quotes_written(task, policy, error)
-    return Failure(task, policy, withheld(error.code) if hides else error.message)
+    stored = None if policy is None else policy.stored
+    return Failure(task, stored, withheld(error.code) if hides else error.message)
+
+
+def failure_of_generating(
+    task: Task, policy: StoredPolicy | None, error: Error
+) -> Failure:
+    """Return why a task of a GeneratingPolicy failed.
+
+    Its expressions may read any object, and what they write is known only later.
+    """
+    assert task.type == CEL_GENERATE
+    reads_secrets = policy is None or b"secrets" in policy.raw
+    hides = hides_values(task.trigger.kind) or reads_secrets or _KIND in error.message
+    is_hidden = hides and not names_only(error)
+    return Failure(task, policy, withheld(error.code) if is_hidden else error.message)
 
 
 def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
@@ -42,7 +64,7 @@ def failure_of_request(one: StoredRequest, error: DependencyError) -> Failure:
 
 
 def _quotes_written(task: Task, policy: ReadyPolicy | None, error: Error) -> bool:
-    """Return whether a text may quote a Secret that is read or written."""
+    """Return whether a message may quote a Secret that is read or written."""
     if task.type == MUTATE:
         mutate = policy.mutates.get(task.rule) if policy else None
         kinds = mutate.target_kinds if mutate else []

@@ -87,7 +87,7 @@ class Generator:
     caches: Caches
     on_recorded: Callable[[Key], None]
     """Called with a policy whose objects were written before it was reconciled: it may
-    be gone, or another version, by now."""
+    be deleted or changed by now."""
     _locks: tuple[threading.Lock, ...] = field(
         default_factory=lambda: tuple(threading.Lock() for _ in range(BACKGROUND_LOCKS))
     )
@@ -202,7 +202,7 @@ class Generator:
         """
         wanted = [] if applied is None else applied.objects
         created: Objects = []
-        # What is not recorded would stay when its policy goes unseen.
+        # What is not recorded would stay when its policy is deleted unnoticed.
         is_new = bool(wanted) and self._record(policy, rule)
         pauses, refusals = [], Refusals()
         try:
@@ -256,7 +256,7 @@ class Generator:
     def _label(self, source: Json) -> None:
         """Let admission notice changes of a source from the version on that was read.
 
-        Raises: _SourceChanged when it changed or went before: nobody recorded that.
+        Raises: _SourceChanged when it changed or was deleted before, unrecorded.
         """
         try:
             self.downstream.label_source(source, CLONE_SOURCE)

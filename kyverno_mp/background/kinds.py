@@ -1,4 +1,4 @@
-"""Know which resources the API server serves, for triggers and downstream objects.
+"""Keep the list of resources that the API server serves, for triggers and downstreams.
 
 Room: background. Takes: a Client. Gives: Kinds. Next: background/triggers.py,
 background/downstream.py. May touch: the API server through kube/discovery.py, the
@@ -53,6 +53,16 @@ class Kinds:
             found = self._discovery.directory.find(selector)
         return found
 
+    def of_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        """Return a resource by its plural name, without subresources.
+
+        Raises: DependencyError.
+        """
+        found = self._of_plural(group, version, plural)
+        if found is None and self._refresh():
+            found = self._of_plural(group, version, plural)
+        return found
+
     def deletable(self) -> tuple[Resource, ...]:
         """Return one resource for each kind whose objects can be listed and deleted.
 
@@ -70,6 +80,13 @@ class Kinds:
         if api_version:
             return directory.of_kind(api_version, kind)
         return next(iter(directory.find(parse_kind(kind))), None)
+
+    def _of_plural(self, group: str, version: str, plural: str) -> Resource | None:
+        for one in self._discovery.directory.resources:
+            place = (one.group, one.version, one.plural)
+            if place == (group, version, plural) and not one.subresource:
+                return one
+        return None
 
     def _refresh(self) -> bool:
         """Ask the API server, unless that was just done. Raises: DependencyError."""

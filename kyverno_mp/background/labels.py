@@ -26,7 +26,8 @@ from kyverno_mp.program.generate.labels import (
     trigger_identity,
 )
 
-Selector = Mapping[str, str]
+Selector = Mapping[str, str | None]
+"""The values of labels; None = the label is absent."""
 
 
 def rule_selector(origin: Origin) -> dict[str, str]:
@@ -67,7 +68,10 @@ def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 def text_of(selector: Selector) -> str:
     """Return the selector as the API server reads it."""
-    return ",".join(f"{name}={value}" for name, value in sorted(selector.items()))
+    return ",".join(
+        f"!{name}" if value is None else f"{name}={value}"
+        for name, value in sorted(selector.items())
+    )
 
 
 def trigger_of(labels: Mapping[str, str]) -> Trigger | None:

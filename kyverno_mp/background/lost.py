@@ -35,7 +35,7 @@ from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
-_CLOCK_SKEW_NS: Final = 60 * 10**9
+CLOCK_SKEW_NS: Final = 60 * 10**9
 """The largest tolerated difference of the clocks of replicas and the API server."""
 
 
@@ -55,7 +55,7 @@ class LostTriggers:
         """
         refusals = Refusals()
         for ready in self._policies(one.spec.policy):
-            yield from self._of_policy(ready, one, since_ns - _CLOCK_SKEW_NS, refusals)
+            yield from self._of_policy(ready, one, since_ns - CLOCK_SKEW_NS, refusals)
         refusals.tell()
 
     def _policies(self, name: str) -> Iterator[ReadyPolicy]:
@@ -79,7 +79,7 @@ class LostTriggers:
         name = ready.stored.name
 
         def is_newer(raw: Json) -> bool:
-            return _written_ns(raw) >= since_ns
+            return written_ns(raw) >= since_ns
 
         for rule in ready.generates.values():
             triggers = self._of_downstream(Origin(name, rule.name), rule, refusals)
@@ -108,7 +108,7 @@ class LostTriggers:
         return triggers
 
 
-def _written_ns(raw: Json) -> int:
+def written_ns(raw: Json) -> int:
     """Return when an object was last written, as far as it says.
 
     An object without times counts as newer than anything.

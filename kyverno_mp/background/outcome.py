@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
     limit_s: float = ABSENT_S
     """How long it may wait."""
     drops_as: str = ""
-    """The outcome that is counted when it waited in vain; "": it is done then."""
+    """The outcome that is counted when waiting did not help; "" if it is done then."""
     runs_then: bool = False
     """What it waits for need not happen: then things are taken as they are."""
     pause_s: float = 0.0

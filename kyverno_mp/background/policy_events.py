@@ -1,4 +1,4 @@
-"""Carry out what a change of a policy means: synchronise, generate, mutate, delete.
+"""Apply a change of a policy: synchronise, generate, mutate, delete.
 
 Room: background. Takes: names of policies. Gives: PolicyEvents, a Reconciler. Next:
 background/start.py. May touch: the API server through the parts of this room, the log.
@@ -212,7 +212,7 @@ class PolicyEvents:
         with refusals.kept():
             for found in self._downstream.find(selector, kinds):
                 if found.labels.get(SOURCE_UID):
-                    # Clones stay when their rule goes.
+                    # Clones stay when their rule is removed.
                     continue
                 with refusals.kept():
                     if self._downstream.delete(found, selector):

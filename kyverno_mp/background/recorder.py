@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 GENERATE: Final = "kyverno-generate"
 MUTATE: Final = "kyverno-mutate"
 _API_VERSION: Final = "kyverno.io/v1"
+_CEL_API_VERSION: Final = "policies.kyverno.io/v1beta1"
+_CEL_KINDS: Final = frozenset({"GeneratingPolicy", "NamespacedGeneratingPolicy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,9 @@ class PolicyRecorder:
 
     def _policy(self) -> Reference:
         namespace, name = self.policy.key
-        return Reference(
-            _API_VERSION, self.policy.kind, name, namespace, self.policy.uid
-        )
+        kind = self.policy.kind
+        api_version = _CEL_API_VERSION if kind in _CEL_KINDS else _API_VERSION
+        return Reference(api_version, kind, name, namespace, self.policy.uid)
 
     def _submit(  # noqa: PLR0913, PLR0917 - the parts of an Event
         self,

@@ -1,4 +1,4 @@
-"""Go on with the rest when the API server refuses a part, and tell it after all.
+"""Continue when the API server refuses a part of the work; raise that at the end.
 
 Room: background. Takes: blocks that may be refused. Gives: Refusals. Next:
 background/policy_events.py, background/generate.py, background/lost.py.

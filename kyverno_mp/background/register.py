@@ -1,4 +1,4 @@
-"""Record which rules' objects have to go when the rule or its policy goes.
+"""Record which rules' objects must be deleted with the rule or its policy.
 
 Room: background. Takes: the rules of a policy. Gives: Register, kept in a ConfigMap.
 Next: background/policy_events.py. May touch: the API server through kube/apply.py.
@@ -110,7 +110,9 @@ class Register:
             }
             self._objects.create(_CONFIG_MAPS, raw)
         else:
-            self._objects.replace(_CONFIG_MAPS, {**found, "data": {_KEY: text}})
+            # Another key is that of GeneratingPolicies.
+            data = {**(found.get("data") or {}), _KEY: text}
+            self._objects.replace(_CONFIG_MAPS, {**found, "data": data})
 
 
 def _decoded(text: str) -> _Rules:

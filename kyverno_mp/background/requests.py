@@ -172,7 +172,7 @@ class Requests:
         return sorted(found, key=lambda one: _number(one.metadata.resource_version))
 
     def _run_task(self, lane: str, task: Task, failures: int) -> float | None:
-        """Run a task of a policy event; return the pause until it comes again."""
+        """Run a task of a policy event; return the pause until its retry."""
         key = (task.type, task.policy, task.rule)
         pause_s: float | None = None
         try:
@@ -345,7 +345,7 @@ class Requests:
         if failure.policy is None or task is None or not is_new:
             return
         recorder = PolicyRecorder(
-            failure.policy.stored, self._dependencies.events, self._dependencies.metrics
+            failure.policy, self._dependencies.events, self._dependencies.metrics
         )
         recorder.failed(
             task.rule, task.trigger, failure.reason, mutates=task.type == MUTATE

@@ -95,6 +95,16 @@ class RuleResults:
             *(MUTATE_EXISTING, policy, worst, request, {_TARGET: named}), hides=hides
         )
 
+    def mutated_target(
+        self, policy: PolicyIR, found: RuleResult, request: Request
+    ) -> None:
+        """Record a MutatingPolicy for one target, which ``request`` has.
+
+        KYVERNO: unlike that of a rule, the row is in the report of the target.
+        """
+        if self.reporting.has(found.status):
+            self._record(MUTATE_EXISTING, policy, found, request, {})
+
     def _record(
         self,
         rule_type: str,

@@ -6,21 +6,35 @@ room.
 Source: docs/behaviour/controllers 5.1, 5.4; docs/background.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
 
 from kyverno_mp.background.changes import Changes
-from kyverno_mp.background.failure import Failure, failure_of, failure_of_request
+from kyverno_mp.background.failure import (
+    Failure,
+    failure_of,
+    failure_of_generating,
+    failure_of_request,
+)
 from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generating.policies import ReadyGenerating
+from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.mutating import MutatingRunner
 from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies
-from kyverno_mp.background.update_request import MUTATE, StoredRequest, Task
+from kyverno_mp.background.update_request import (
+    CEL_GENERATE,
+    CEL_MUTATE,
+    MUTATE,
+    StoredRequest,
+    Task,
+)
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
@@ -30,6 +44,7 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
 )
 
+_OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 TRANSIENT: Final = (KubeUnavailable, DeadlinePassed, KubeExpired, SnapshotUnusable)
 
 
@@ -40,8 +55,12 @@ class Runner:
     policies: StoredPolicies
     generator: Generator
     mutator: Mutator
+    mutating: MutatingRunner
     changes: Changes
     lost: LostTriggers
+    generating: Generating
+    lost_generating: Callable[[StoredRequest], Iterator[Task]]
+    """Yields what has to be done for the lost triggers of GeneratingPolicies."""
 
     def run(
         self, one: StoredRequest, *, is_late: bool = False
@@ -68,6 +87,10 @@ class Runner:
         if since_ns:
             if not is_late:
                 return None, SETTLES
+            if one.spec.request_type == CEL_MUTATE:
+                return self.run_tasks(self.mutating.lost_tasks(one, since_ns))
+            if one.spec.request_type == CEL_GENERATE:
+                return self.run_tasks(self.lost_generating(one), of_one_trigger=False)
             return self.run_tasks(self.lost.tasks(one, since_ns), of_one_trigger=False)
         if changed is None:
             return self.run_tasks(
@@ -89,6 +112,14 @@ class Runner:
         waits: Outcome | None = None
         for task in tasks:
             policy: ReadyPolicy | None = None
+            if task.type in _OF_CEL:
+                is_generating = task.type == CEL_GENERATE
+                run = self._generate if is_generating else self._run_cel
+                failed, outcome = run(task)
+                failure = failure or failed
+                if outcome is not None and outcome.waits:
+                    waits = waits or outcome
+                continue
             try:
                 policy = self.policies.with_rule(task.policy, task.rule)
                 runner = self.mutator if task.type == MUTATE else self.generator
@@ -103,6 +134,27 @@ class Runner:
             if of_one_trigger and _ends(outcome, policy):
                 break
         return failure, waits
+
+    def _generate(self, task: Task) -> tuple[Failure | None, Outcome | None]:
+        """Run a GeneratingPolicy. Raises: what is transient; LeaseLost."""
+        policy: ReadyGenerating | None = None
+        try:
+            policy = self.generating.policies.newest(task.policy)
+            return None, self.generating.run(task, policy)
+        except TRANSIENT:
+            raise
+        except (InputError, DependencyError) as error:
+            stored = None if policy is None else policy.stored
+            return failure_of_generating(task, stored, error), None
+
+    def _run_cel(self, task: Task) -> tuple[Failure | None, Outcome | None]:
+        """Run a MutatingPolicy. Raises: what is transient; LeaseLost."""
+        try:
+            return None, self.mutating.run(task)
+        except TRANSIENT:
+            raise
+        except (InputError, DependencyError) as error:
+            return self.mutating.failure_of(task, error), None
 
 
 def _ends(outcome: Outcome, policy: ReadyPolicy | None) -> bool:

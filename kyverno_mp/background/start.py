@@ -15,20 +15,26 @@ The threads, and what each writes:
 import logging
 import threading
 import time
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
 from kyverno_mp.background import policy_events, requests
 from kyverno_mp.background.caches import Caches
+from kyverno_mp.background.cel_policies import StoredMutatingPolicies
+from kyverno_mp.background.cel_targets import Targets
 from kyverno_mp.background.changes import Changes
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generating import events as generating_events
+from kyverno_mp.background.generating.assemble import GeneratingParts
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.lost import LostTriggers
 from kyverno_mp.background.mutate import Mutator
+from kyverno_mp.background.mutating import MutatingRunner
 from kyverno_mp.background.policies import policy_key, policy_name
 from kyverno_mp.background.policy_events import PolicyEvents
 from kyverno_mp.background.register import Register
@@ -40,6 +46,7 @@ from kyverno_mp.background.update_request import (
     COMPLETED,
     UPDATE_REQUESTS,
     StoredRequest,
+    Task,
     read_request,
 )
 from kyverno_mp.errors import DependencyError
@@ -102,6 +109,14 @@ class Background:
         )
         mutator = Mutator(dependencies, kinds, triggers, caches, downstream.guard)
         existing = Existing(dependencies, kinds)
+        self.generating = GeneratingParts(
+            dependencies,
+            kinds,
+            triggers,
+            downstream,
+            submit=self._submit,
+            add_policy=self._add_generating,
+        )
         self.queue = self._queue()
         self.policy_queue = self._queue()
         self.requests = Requests(
@@ -110,8 +125,19 @@ class Background:
                 self.policies,
                 self.generator,
                 mutator,
+                MutatingRunner(
+                    dependencies,
+                    StoredMutatingPolicies(
+                        dependencies.client, dependencies.settings.exceptions_in
+                    ),
+                    triggers,
+                    Targets(dependencies, kinds),
+                    downstream.guard,
+                ),
                 Changes(triggers, downstream),
                 LostTriggers(self.policies, existing, downstream),
+                self.generating.generating,
+                self.generating.events.lost,
             ),
             downstream.guard,
             self._add_trigger,
@@ -133,9 +159,13 @@ class Background:
         self.requests.follow(self.informer)
         for informer in self.policies.policies:
             informer.on_change(self._add_policy)
-        self.controllers = self._controllers(self.queue, requests.NAME, self.requests)
+        self.controllers = self._controllers(self.queue, {requests.NAME: self.requests})
         self.policy_controllers = self._controllers(
-            self.policy_queue, policy_events.NAME, self.events
+            self.policy_queue,
+            {
+                policy_events.NAME: self.events,
+                generating_events.NAME: self.generating.events,
+            },
         )
         self._is_adopted = False
         self._threads = [
@@ -154,17 +184,17 @@ class Background:
         )
 
     def _controllers(
-        self, queue: WorkQueue[Request], name: str, reconciler: Reconciler
+        self, queue: WorkQueue[Request], reconcilers: Mapping[str, Reconciler]
     ) -> Controllers:
         return Controllers(
             queue,
-            {name: reconciler},
+            reconcilers,
             on_defect=lambda one: self._dependencies.metrics.count(DEFECTS, (one,)),
         )
 
     def start(self) -> None:
         """Start all threads."""
-        for informer in (*self.policies.informers, self.informer):
+        for informer in self._informers():
             informer.start()
         for thread in self._threads:
             thread.start()
@@ -174,6 +204,7 @@ class Background:
 
         Only when all policies are known: a policy that is not listed yet is not gone.
         """
+        self.generating.adopt()
         if self._is_adopted or not self.policies.synced:
             return
         try:
@@ -189,7 +220,8 @@ class Background:
         """End all threads; calls that are under way are waited for."""
         self.queue.shut_down(drain=False)
         self.policy_queue.shut_down(drain=False)
-        for informer in (*self.policies.informers, self.informer):
+        self.generating.watches.stop()
+        for informer in self._informers():
             informer.stop()
         end_s = time.monotonic() + _STOP_S
         for thread in self._threads:
@@ -197,10 +229,18 @@ class Background:
 
     def problems(self) -> list[str]:
         """Return what is wrong at the moment."""
-        return [
+        failing = [
             f"watch of {one.scope.resource.plural}: {one.last_error}"
             for one in (*self.policies.informers, self.informer)
             if one.failures >= _FAILING
+        ]
+        return [*failing, *self.generating.problems()]
+
+    def _informers(self) -> list[Informer[Any]]:
+        return [
+            *self.policies.informers,
+            *self.generating.policies.informers,
+            self.informer,
         ]
 
     def hold_gauges(self) -> None:
@@ -209,8 +249,14 @@ class Background:
             BACKGROUND_WAITING, (), float(self.requests.waiting)
         )
 
+    def _submit(self, task: Task) -> bool:
+        return self.requests.submit(task)
+
     def _add_trigger(self, key: str) -> bool:
         return self.queue.add(Request(requests.NAME, key))
+
+    def _add_generating(self, key: Key) -> None:
+        self.policy_queue.add(Request(generating_events.NAME, policy_name(key)))
 
     def _add_policy(self, key: Key) -> None:
         self.policy_queue.add(Request(policy_events.NAME, policy_name(key)))

@@ -1,4 +1,4 @@
-"""Follow the policies and PolicyExceptions, and give the newest version of a policy.
+"""Follow the policies and PolicyExceptions, and return the newest version of a policy.
 
 Room: background. Takes: a Client. Gives: StoredPolicies. Next: background/requests.py,
 background/policy_events.py. May touch: the API server through kube; informers' threads.

@@ -27,6 +27,11 @@ LOST_SINCE: Final = "kyverno-mp.io/lost-since"
 SOURCE: Final = "source"
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
+CEL_GENERATE: Final = "cel-generate"
+"""The type of requests for GeneratingPolicies, and of their Tasks."""
+CEL_MUTATE: Final = "cel-mutate"
+UNCHECKED: Final = "kyverno-mp.io/unchecked"
+"""Annotation: whether the trigger meets the conditions is not known yet."""
 PENDING: Final = "Pending"
 FAILED: Final = "Failed"
 COMPLETED: Final = "Completed"
@@ -156,18 +161,18 @@ class StoredRequest(msgspec.Struct):
     @property
     def is_ours(self) -> bool:
         """Whether this pool processes its type."""
-        return self.spec.request_type in (GENERATE, MUTATE)
+        return self.spec.request_type in (GENERATE, MUTATE, CEL_MUTATE, CEL_GENERATE)
 
     @property
     def queue_key(self) -> str:
-        """The trigger's key; a request for many triggers goes by the first."""
+        """The trigger's key; a request for many triggers has that of the first."""
         contexts = self.spec.rule_context
         trigger = contexts[0].trigger if contexts else self.spec.resource
         return trigger.key
 
     @property
     def changed(self) -> Changed | None:
-        """Return the changed object that it is about; None: it is about its trigger."""
+        """Return the changed object; None if the request is for its trigger."""
         text = (self.metadata.annotations or {}).get(CHANGED)
         try:
             return None if text is None else _CHANGED.decode(text)
@@ -183,8 +188,12 @@ class StoredRequest(msgspec.Struct):
     def tasks(self) -> Iterator["Task"]:
         """Yield what is to be done, in order."""
         spec = self.spec
-        if spec.request_type == MUTATE:
-            yield Task(MUTATE, spec.policy, spec.rule, spec.resource, request=self)
+        if spec.request_type in (MUTATE, CEL_MUTATE):
+            kind = spec.request_type
+            yield Task(kind, spec.policy, spec.rule, spec.resource, request=self)
+            return
+        if spec.request_type == CEL_GENERATE:
+            yield from self._cel_tasks()
             return
         if not spec.rule_context and spec.rule:
             yield Task(
@@ -195,6 +204,15 @@ class StoredRequest(msgspec.Struct):
         for one in spec.rule_context or ():
             yield Task(
                 *(GENERATE, spec.policy, one.rule, one.trigger),
+                deletes=one.delete_downstream,
+                request=self,
+            )
+
+    def _cel_tasks(self) -> Iterator["Task"]:
+        policy = self.spec.policy
+        for one in self.spec.rule_context or ():
+            yield Task(
+                *(CEL_GENERATE, policy, policy.rpartition("/")[2], one.trigger),
                 deletes=one.delete_downstream,
                 request=self,
             )
@@ -237,11 +255,19 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def user(self) -> UserInfo | None:
-        """Return who made the request, None when nobody did."""
+        """Return the user who made the request, None if there is none."""
         if self.request is None:
             return None
         found = self.request.spec.context.user_info
         return found if found.user_info.username else None
+
+    @property
+    def is_unchecked(self) -> bool:
+        """Whether it is not known that the trigger meets the policy's conditions."""
+        if self.request is None:
+            return True
+        annotations = self.request.metadata.annotations or {}
+        return UNCHECKED in annotations or LOST_SINCE in annotations
 
     @property
     def seen_version(self) -> str:

@@ -53,7 +53,7 @@ class Written:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     def is_as_written(self, live: Json, raw: Json) -> bool:
-        """Return whether nobody changed an object since this content was written."""
+        """Return whether an object is unchanged since this content was written."""
         uid = str(live["metadata"].get("uid") or "")
         with self._lock:
             known = self._entries.get(_place(raw))
@@ -62,6 +62,19 @@ class Written:
                 version_of(live),
                 digest(raw),
             )
+
+    def is_ours(self, live: Json, raw: Json) -> bool:
+        """Return whether the object itself, whatever it is now, was written here."""
+        uid = str(live["metadata"].get("uid") or "")
+        with self._lock:
+            known = self._entries.get(_place(raw))
+            return known is not None and known.uid == uid
+
+    def version(self, resource: Resource, key: Key, uid: str) -> str:
+        """Return the version of an object that was written last, "" for none."""
+        with self._lock:
+            known = self._entries.get(_named(resource.group, resource.kind, key))
+            return known.version if known is not None and known.uid == uid else ""
 
     def note(self, made: Json, raw: Json, before: str = "") -> int:
         """Remember a write; return how often in a row the same content was written.
@@ -89,7 +102,7 @@ class Written:
         return entry.reverts
 
     def forget(self, resource: Resource, key: Key) -> None:
-        """Forget an object that we deleted: making it again reverts nobody."""
+        """Forget an object that we deleted: recreating it reverts no change."""
         with self._lock:
             self._entries.pop(_named(resource.group, resource.kind, key), None)
 

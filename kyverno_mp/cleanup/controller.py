@@ -1,6 +1,7 @@
 """Reconcile clean-up policies: wait for the next run, claim it, execute it.
 
-Room: cleanup. Takes: keys of policies. Gives: CleanupController, a Reconciler.
+Room: cleanup. Takes: keys of policies of one family: CleanupPolicies or
+DeletingPolicies. Gives: CleanupController, a Reconciler; Places, which families share.
 Next: cleanup/start.py runs it from the work queue. May touch: the API server through
 other modules of this room, the clock.
 Source: docs/behaviour/controllers 7 (CleanupPolicy reconcile).
@@ -8,10 +9,11 @@ Source: docs/behaviour/controllers 7 (CleanupPolicy reconcile).
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
-from kyverno_mp.cleanup.policy import CompiledPolicy, StoredPolicy, compiled_policy
+from kyverno_mp.cleanup.policy import CompiledPolicy, StoredPolicy
 from kyverno_mp.cleanup.recorder import RunRecorder
 from kyverno_mp.cleanup.runner import Runner
 from kyverno_mp.cleanup.status import Claim, End, Statuses
@@ -22,7 +24,6 @@ from kyverno_mp.limits import CLEANUP_NAMESPACES_AT_A_TIME
 from kyverno_mp.queues.reconcile import Result
 from kyverno_mp.telemetry.families import CLEANUP_HALTED, RECONCILED
 
-NAME: Final = "cleanup-controller"
 _RESYNC_S: Final = 300.0
 """The longest pause, because the wall clock may be set."""
 _STALE_S: Final = 1.0
@@ -50,26 +51,70 @@ class RunTaken(StateError):
     """Another replica is executing the run, or has completed it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the controllers of CleanupPolicies and of DeletingPolicies differ in.
+
+    ``name``: of the controller, upstream's. ``compile`` raises PolicyInvalid, and
+    DependencyError if what it needs is not known; ``exceptions`` returns the digest
+    of the PolicyExceptions that name a policy now, and raises DependencyError.
+    """
+
+    name: str
+    policies: Policies
+    compile: Callable[[StoredPolicy], CompiledPolicy]
+    exceptions: Callable[[StoredPolicy], bytes] = lambda _stored: b""
+
+
+class Places:
+    """Reserves runs for namespaces.
+
+    The authors of namespaced policies are not trusted: a namespace has one run at a
+    time, and some threads are reserved for cluster policies.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+        """Namespaces with a run in progress."""
+
+    def enter(self, namespace: str) -> bool:
+        """Reserve a run; False when the namespace, or too many others, have one."""
+        with self._lock:
+            is_full = len(self._busy) >= CLEANUP_NAMESPACES_AT_A_TIME
+            if namespace and (namespace in self._busy or is_full):
+                return False
+            if namespace:
+                self._busy.add(namespace)
+            return True
+
+    def leave(self, namespace: str) -> None:
+        """End the run of a namespace."""
+        with self._lock:
+            self._busy.discard(namespace)
+
+
 class CleanupController:
-    """Reconciles all clean-up policies, several at a time."""
+    """Reconciles all policies of a family, several at a time."""
 
     def __init__(
         self,
         dependencies: CleanupDependencies,
-        policies: Policies,
+        family: Family,
         runner: Runner,
+        places: Places,
         is_stopping: Callable[[], bool],
     ) -> None:
         self._dependencies = dependencies
-        self._policies = policies
+        self._family = family
+        self._policies = family.policies
         self._runner = runner
+        self._places = places
         self._is_stopping = is_stopping
         objects = Objects(dependencies.client, self._guard)
         self._statuses = Statuses(objects, dependencies.clock.now)
         self._lock = threading.Lock()
         self._compiled: dict[Key, CompiledPolicy] = {}
-        self._busy: set[str] = set()
-        """Namespaces with a run in progress."""
         self._reported: dict[Key, object] = {}
         """The version of each policy that was reported as invalid."""
         self._refused: dict[Key, tuple[object, str]] = {}
@@ -80,7 +125,7 @@ class CleanupController:
 
         Raises: DependencyError, LeaseLost.
         """
-        self._dependencies.metrics.count(RECONCILED, (NAME,))
+        self._dependencies.metrics.count(RECONCILED, (self._family.name,))
         namespace, _, name = key.rpartition("/")
         stored = self._policies.get((namespace, name))
         if stored is None:
@@ -94,7 +139,7 @@ class CleanupController:
             return Result()
         due_s = policy.due_s(stored)
         if due_s is None and not stored.is_running:
-            schedule = policy.ir.schedule
+            schedule = policy.plan.schedule
             text = f"the schedule {schedule!r} matches no time in the next five years"
             self._refuse(stored, "NeverDue", text)
             return Result()
@@ -102,7 +147,7 @@ class CleanupController:
         if left_s > 0 and not stored.is_running:
             self._drop_refusal(stored.key)
             return Result(after_s=min(left_s, _RESYNC_S))
-        if not self._enter(stored.namespace):
+        if not self._places.enter(stored.namespace):
             return Result(after_s=_BUSY_S)
         try:
             done = self._run(policy)
@@ -110,7 +155,7 @@ class CleanupController:
             self._report_refused(stored, error)
             raise
         finally:
-            self._leave(stored.namespace)
+            self._places.leave(stored.namespace)
         self._drop_refusal(stored.key)
         return done
 
@@ -151,24 +196,6 @@ class CleanupController:
             if known is not None and known[0] != stored.version:
                 del self._refused[stored.key]
 
-    def _enter(self, namespace: str) -> bool:
-        """Reserve a run for a namespace; False when it, or too many others, have one.
-
-        The authors of namespaced policies are not trusted: a namespace has one run at
-        a time, and some threads are reserved for cluster policies.
-        """
-        with self._lock:
-            is_full = len(self._busy) >= CLEANUP_NAMESPACES_AT_A_TIME
-            if namespace and (namespace in self._busy or is_full):
-                return False
-            if namespace:
-                self._busy.add(namespace)
-            return True
-
-    def _leave(self, namespace: str) -> None:
-        with self._lock:
-            self._busy.discard(namespace)
-
     def _run(self, policy: CompiledPolicy) -> Result:
         claim = self._statuses.find_due(policy)
         if claim is None:
@@ -195,6 +222,11 @@ class CleanupController:
                 "cleanup.policy_changed",
                 "the run ended early: the policy was changed or deleted",
             )
+        if self._family.exceptions(stored) != policy.exceptions:
+            raise PolicyChanged(
+                "cleanup.policy_changed",
+                "the run ended early: a PolicyException was changed",
+            )
 
     def begin(self, policy: CompiledPolicy, claim: Claim) -> None:
         """Claim a run before its first deletion. Raises: RunTaken, DependencyError."""
@@ -208,9 +240,13 @@ class CleanupController:
     def _compile(self, stored: StoredPolicy) -> CompiledPolicy:
         with self._lock:
             known = self._compiled.get(stored.key)
-        if known is not None and known.stored.version == stored.version:
+        if (
+            known is not None
+            and known.stored.version == stored.version
+            and known.exceptions == self._family.exceptions(stored)
+        ):
             return known
-        policy = compiled_policy(stored, self._dependencies.settings)
+        policy = self._family.compile(stored)
         with self._lock:
             self._compiled[stored.key] = policy
             self._reported.pop(stored.key, None)

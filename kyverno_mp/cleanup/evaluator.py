@@ -1,6 +1,6 @@
 """Decide for each object whether a run of a clean-up policy deletes it.
 
-Room: cleanup. Takes: a linked policy, objects as JSON. Gives: Evaluator, which
+Room: cleanup. Takes: a Plan, objects as JSON. Gives: Evaluator, which
 returns a Verdict for each object. Next: cleanup/scan.py.
 May touch: the cluster data through program/ports.py.
 Source: docs/behaviour/controllers 7 (Matching).
@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from kyverno_mp.cleanup.plan import Plan
 from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
@@ -23,7 +24,6 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import CLEANUP_ANSWERS_MAX
-from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import ApiCalls, ApiRequest, ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
@@ -70,33 +70,26 @@ class EvaluatorDependencies(Protocol):
 class Evaluator:
     """One policy in one run: context entries are loaded once; threads may share it."""
 
-    def __init__(
-        self, linked: LinkedCleanup, dependencies: EvaluatorDependencies
-    ) -> None:
-        self._linked = linked
+    def __init__(self, plan: Plan, dependencies: EvaluatorDependencies) -> None:
+        data = _with_cached_calls(dependencies.cluster_data)
+        self._judge = plan.judge(data)
         self._is_excluded = dependencies.is_excluded
         self._protects = dependencies.settings.protect_managed_resources
         self._namespaces = dependencies.cluster_data.namespaces
         self._objects = dependencies.cluster_data.objects
-        blocks = (linked.ir.match, linked.ir.exclude)
-        self._reads_labels = any(
-            one.namespace_selector is not None
-            for block in blocks
-            for one in (block.filters if block is not None else ())
-        )
         self._lock = threading.Lock()
         self._unpublished: dict[str, dict[str, str] | None] = {}
         """The labels of namespaces that the leader's copy lacks; None: it is gone."""
         clock = Clock(dependencies.clock.now, dependencies.clock.monotonic_ns)
-        self._engine = Engine(_with_cached_calls(dependencies.cluster_data), clock)
+        self._engine = Engine(data, clock)
 
     def evaluate(
         self, resource: Resource, raw: Json, *, is_final: bool = False
     ) -> tuple[Verdict, str]:
         """Return the verdict on an object, and why it is undecided: fit for all eyes.
 
-        ``is_final``: a deletion follows at once, so the labels of the namespace are
-        read live, where the policy depends on them. Raises: DependencyError, then only.
+        ``is_final``: a deletion follows at once, so the namespace is read live, where
+        the policy depends on it. Raises: DependencyError, then only.
         """
         metadata = raw.get("metadata") or {}
         if metadata.get("deletionTimestamp"):
@@ -106,7 +99,9 @@ class Evaluator:
             return Verdict.IGNORED, ""
         try:
             request = _request(resource, raw)
-            live = self._live_labels(request.namespace) if is_final else None
+            if self._judge.names_resources:
+                request.review_request = {"resource": _place(resource)}
+            live = self._live_namespace(request.namespace) if is_final else None
         except InputError as error:
             return Verdict.UNDECIDED, reason_for(resource.kind, error)
         try:
@@ -116,16 +111,17 @@ class Evaluator:
         except (InputError, DependencyError, SnapshotUnusable) as error:
             return Verdict.UNDECIDED, reason_for(resource.kind, error)
 
-    def _evaluate(
-        self, request: Request, live: dict[str, str] | None
-    ) -> tuple[Verdict, str]:
+    def _evaluate(self, request: Request, live: Json | None) -> tuple[Verdict, str]:
         if self._excludes(request):
             return Verdict.IGNORED, ""
-        labels = self._known_labels(request.namespace) if live is None else live
-        request.namespace_labels = labels
-        if not self._linked.selects(request):
+        request.namespace_labels = (
+            self._known_labels(request.namespace)
+            if live is None
+            else labels_of(live["metadata"].get("labels"))
+        )
+        if not self._judge.selects(request):
             return Verdict.IGNORED, ""
-        deletes = self._linked.holds(self._engine.open(request))
+        deletes = self._judge.holds(self._engine.open(request), live)
         return (Verdict.DELETED if deletes else Verdict.KEPT), ""
 
     def _excludes(self, request: Request) -> bool:
@@ -136,23 +132,25 @@ class Evaluator:
         """
         return self._is_excluded(replace(request, subresource=request.kind))
 
-    def _live_labels(self, namespace: str) -> dict[str, str] | None:
-        """Read the labels of a namespace, which the policy depends on; else None.
+    def _live_namespace(self, namespace: str) -> Json | None:
+        """Read a namespace, which the policy depends on; else None.
 
         The leader's copy may be older than a label that spares the namespace.
         """
-        if not namespace or not self._reads_labels or self._objects is None:
+        judge = self._judge
+        depends = judge.reads_labels or judge.reads_namespace
+        if not namespace or not depends or self._objects is None:
             return None
         asked = ObjectQuery("", "v1", "Namespace", name=namespace)
         found = self._objects.objects(asked, 0)
-        return labels_of(found[0]["metadata"].get("labels")) if found else None
+        return found[0] if found else None
 
     def _known_labels(self, namespace: str) -> dict[str, str]:
         """Return the labels as they are known.
 
-        Raises: NamespaceGone; ExpressionFailed when nobody can tell; DependencyError.
+        Raises: NamespaceGone; ExpressionFailed when that is unknown; DependencyError.
         """
-        if not namespace or not self._reads_labels or self._namespaces is None:
+        if not namespace or not self._judge.reads_labels or self._namespaces is None:
             return {}
         found = self._namespaces.labels(namespace)
         if found is not None:
@@ -168,13 +166,14 @@ class Evaluator:
     def _of_unpublished(self, namespace: str) -> dict[str, str] | None:
         """Read the labels of a namespace that is very new, or gone: None.
 
-        Raises: ExpressionFailed when nobody can tell; DependencyError.
+        Raises: ExpressionFailed when that is unknown; DependencyError.
         """
         if self._objects is None:
             raise ExpressionFailed(
                 "cleanup.namespace", f"the labels of namespace {namespace} are unknown"
             )
-        return self._live_labels(namespace)
+        found = self._live_namespace(namespace)
+        return None if found is None else labels_of(found["metadata"].get("labels"))
 
 
 def _request(resource: Resource, raw: Json) -> Request:
@@ -189,6 +188,14 @@ def _request(resource: Resource, raw: Json) -> Request:
         namespace=str(metadata.get("namespace") or ""),
         object=raw,
     )
+
+
+def _place(resource: Resource) -> Json:
+    return {
+        "group": resource.group,
+        "version": resource.version,
+        "resource": resource.plural,
+    }
 
 
 def _with_cached_calls(data: ClusterData) -> ClusterData:

@@ -9,10 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from kyverno_mp.ir.cleanup import CleanupIR
+from kyverno_mp.cleanup.plan import Plan
 from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.values.kinds import KindSelector
 
 _REFRESH_PAUSE_S: Final = 5.0
 
@@ -33,18 +32,13 @@ class Kinds:
             self._asked_s = self._monotonic_s()
             return self._discovery.directory
 
-    def directory_with(self, ir: CleanupIR) -> Directory:
+    def directory_with(self, plan: Plan) -> Directory:
         """Return the directory; run discovery again if a kind of the policy is missing.
 
         Raises: DependencyError.
         """
         directory = self._discovery.directory
-        selectors = [
-            KindSelector(kind.group, kind.version, kind.kind, "")
-            for one in ir.match.filters
-            for kind in one.kinds
-        ]
-        if all(directory.find(one) for one in selectors):
+        if all(one.resources or one.problem for one in plan.kinds(directory)):
             return directory
         if (
             directory.resources

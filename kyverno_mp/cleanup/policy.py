@@ -1,8 +1,9 @@
-"""Read a stored clean-up policy: its schedule and its run options.
+"""Read a stored clean-up policy of any kind: its schedule and its run options.
 
-Room: cleanup. Takes: a CleanupPolicy as the API server stores it. Gives: StoredPolicy,
-which the informer keeps, and CompiledPolicy, created once per version.
-Next: cleanup/runner.py. May touch: nothing outside its arguments.
+Room: cleanup. Takes: a CleanupPolicy or DeletingPolicy as the API server stores it.
+Gives: StoredPolicy, which the informer keeps, and CompiledPolicy, created once per
+version. Next: cleanup/runner.py; cleanup/deleting.py compiles DeletingPolicies.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 7 (CleanupPolicy reconcile, Cron).
 """
 
@@ -11,9 +12,9 @@ from typing import Final
 
 import msgspec
 
+from kyverno_mp.cleanup.plan import CleanupPlan, Plan
 from kyverno_mp.compiler.cleanup import compile_cleanup
 from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
-from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.policy.cleanup_policy import (
     BUDGET,
@@ -42,6 +43,29 @@ CLUSTER_POLICIES: Final = Resource(
 POLICIES: Final = Resource(
     group="kyverno.io", version="v2", plural="cleanuppolicies", kind="CleanupPolicy"
 )
+DELETING_POLICIES: Final = Resource(
+    group="policies.kyverno.io",
+    version="v1beta1",
+    plural="deletingpolicies",
+    kind="DeletingPolicy",
+    namespaced=False,
+)
+"""v1beta1 is what every release of Kyverno that has these kinds serves."""
+NAMESPACED_DELETING_POLICIES: Final = Resource(
+    group="policies.kyverno.io",
+    version="v1beta1",
+    plural="namespaceddeletingpolicies",
+    kind="NamespacedDeletingPolicy",
+)
+_RESOURCES: Final = {
+    one.kind: one
+    for one in (
+        CLUSTER_POLICIES,
+        POLICIES,
+        DELETING_POLICIES,
+        NAMESPACED_DELETING_POLICIES,
+    )
+}
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
@@ -60,9 +84,14 @@ class _Condition(msgspec.Struct, rename="camel"):
     observed_generation: int = 0
 
 
+class _ConditionStatus(msgspec.Struct):
+    conditions: list[_Condition] | None = None
+
+
 class _Status(msgspec.Struct, rename="camel"):
     last_execution_time: str | None = None
     conditions: list[_Condition] | None = None
+    condition_status: _ConditionStatus | None = None
 
 
 class _Policy(msgspec.Struct):
@@ -91,13 +120,18 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """Namespace and name; namespace "" = a ClusterCleanupPolicy."""
+        """Namespace and name; namespace "" = a policy for the cluster."""
         return self.namespace, self.name
 
     @property
     def resource(self) -> Resource:
         """The resource that serves it."""
-        return POLICIES if self.namespace else CLUSTER_POLICIES
+        return _RESOURCES[self.kind]
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether it is a DeletingPolicy or its namespaced twin."""
+        return is_deleting(self.resource)
 
     @property
     def shown(self) -> str:
@@ -119,6 +153,7 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
     """Read a policy; None while it is being deleted. Raises: msgspec.DecodeError."""
     found = _POLICY.decode(raw)
     metadata, status = found.metadata, found.status or _Status()
+    of_cel = status.condition_status or _ConditionStatus()
     if metadata.deletion_timestamp:
         return None
     annotations = metadata.annotations or {}
@@ -135,11 +170,16 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
         is_running=any(
             (one.type, one.reason, one.observed_generation)
             == (CONDITION, RUNNING, metadata.generation)
-            for one in status.conditions or ()
+            for one in (*(status.conditions or ()), *(of_cel.conditions or ()))
         ),
         annotations=ours,
         spec=bytes(found.spec),
     )
+
+
+def is_deleting(resource: Resource) -> bool:
+    """Return whether it is that of DeletingPolicies or of their namespaced twins."""
+    return resource.group == DELETING_POLICIES.group
 
 
 def seconds_of(text: str) -> int | None:
@@ -161,14 +201,11 @@ class CompiledPolicy(msgspec.Struct, frozen=True):
     """A compiled policy with its schedule and options."""
 
     stored: StoredPolicy
-    linked: LinkedCleanup
+    plan: Plan
     schedule: Schedule
     options: RunOptions
-
-    @property
-    def ir(self) -> CleanupIR:
-        """The compiled record."""
-        return self.linked.ir
+    exceptions: bytes = b""
+    """Digest of the PolicyExceptions used in its compilation."""
 
     def due_s(self, stored: StoredPolicy) -> int | None:
         """Return when the next run is due, None for never. Unit: Unix seconds.
@@ -191,14 +228,20 @@ def compiled_policy(stored: StoredPolicy, settings: Settings) -> CompiledPolicy:
     policy = found.document
     if not isinstance(policy, CleanupPolicy | ClusterCleanupPolicy) or found.problems:
         raise _invalid(stored, "; ".join(map(str, found.problems)))
+    schedule, options = schedule_and_options(stored, policy.spec.schedule, settings)
+    plan = CleanupPlan(LinkedCleanup(compile_cleanup(policy)))
+    return CompiledPolicy(stored, plan, schedule, options)
+
+
+def schedule_and_options(
+    stored: StoredPolicy, schedule: str, settings: Settings
+) -> tuple[Schedule, RunOptions]:
+    """Parse the schedule and the annotations. Raises: PolicyInvalid."""
     try:
-        schedule = parse_schedule(policy.spec.schedule)
         options = _options_of(dict(stored.annotations), settings)
+        return parse_schedule(schedule), options
     except ExpressionFailed as error:
         raise _invalid(stored, error.message) from error
-    return CompiledPolicy(
-        stored, LinkedCleanup(compile_cleanup(policy)), schedule, options
-    )
 
 
 def _options_of(annotations: Mapping[str, str], settings: Settings) -> RunOptions:

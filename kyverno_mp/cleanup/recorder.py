@@ -9,14 +9,21 @@ Source: docs/behaviour/controllers 7 (Events), 9.1, 9.2.
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from kyverno_mp.cleanup.policy import StoredPolicy
 from kyverno_mp.cleanup.scan import Candidate
 from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.limits import CLEANUP_EVENTS_MAX, CLEANUP_SHOWN_MAX
 from kyverno_mp.pool.sinks import EventSink, Metrics
-from kyverno_mp.telemetry.families import CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED
+from kyverno_mp.telemetry.families import (
+    CLEANED,
+    CLEANUP_ERRORS,
+    CLEANUP_HALTED,
+    DELETED,
+    DELETING_ERRORS,
+    Family,
+)
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
@@ -25,6 +32,23 @@ APPLIED: Final = "PolicyApplied"
 ERROR: Final = "PolicyError"
 CLEANED_UP: Final = "Resource Cleaned Up"
 NONE: Final = "None"
+
+
+class _Words(NamedTuple):
+    """The texts of Events and the metrics of one family of policies.
+
+    ``by_plural``: its metrics name the resource, not the kind.
+    """
+
+    past: str
+    infinitive: str
+    deleted: Family
+    errors: Family
+    by_plural: bool
+
+
+_CLEANS: Final = _Words("cleaned up", "clean up", CLEANED, CLEANUP_ERRORS, False)
+_DELETES: Final = _Words("deleted", "delete", DELETED, DELETING_ERRORS, True)
 
 
 class RunRecorder:
@@ -38,6 +62,7 @@ class RunRecorder:
         metrics: Metrics,
     ) -> None:
         self._policy = policy
+        self._words = _DELETES if policy.is_deleting else _CLEANS
         self._propagation = propagation
         self._events = events
         self._metrics = metrics
@@ -46,22 +71,23 @@ class RunRecorder:
 
     def deleted(self, candidate: Candidate) -> None:
         """Count a deleted object; each of the first ones gets an Event."""
-        labels = (candidate.resource.kind, candidate.key[0], self._propagation)
-        self._metrics.count(CLEANED, (*self._policy.labels, *labels))
-        text = f"successfully cleaned up the target resource {candidate.shown}"
+        labels = (self._named(candidate), candidate.key[0], self._propagation)
+        self._metrics.count(self._words.deleted, (*self._policy.labels, *labels))
+        text = f"successfully {self._words.past} the target resource {candidate.shown}"
         self._record_first(APPLIED, CLEANED_UP, text, candidate)
 
     def failed(self, candidate: Candidate, reason: str) -> None:
         """Count a failed deletion; each of the first ones gets an Event."""
-        self.count_error(candidate.resource.kind, candidate.key[0])
-        text = f"failed to clean up the target resource {candidate.shown}: {reason}"
+        self.count_error(self._named(candidate), candidate.key[0])
+        infinitive = self._words.infinitive
+        text = f"failed to {infinitive} the target resource {candidate.shown}: {reason}"
         _log.warning(text, extra=fields(policy=self._policy.shown))
         self._record_first(ERROR, NONE, text, candidate)
 
     def count_error(self, kind: str, namespace: str = "") -> None:
         """Count a failed list or deletion."""
         labels = (*self._policy.labels, kind, namespace, self._propagation)
-        self._metrics.count(CLEANUP_ERRORS, labels)
+        self._metrics.count(self._words.errors, labels)
 
     def error(self, text: str) -> None:
         """Report a failure of the whole run."""
@@ -79,13 +105,19 @@ class RunRecorder:
 
     def end(self) -> None:
         """Report how many objects had no Event of their own."""
+        past, infinitive = self._words.past, self._words.infinitive
         for reason, action, text in (
-            (APPLIED, CLEANED_UP, "successfully cleaned up {} more resources"),
-            (ERROR, NONE, "failed to clean up {} more resources"),
+            (APPLIED, CLEANED_UP, f"successfully {past}"),
+            (ERROR, NONE, f"failed to {infinitive}"),
         ):
             more = self._reported[reason] - CLEANUP_EVENTS_MAX
             if more > 0:
-                self._submit(reason, action, text.format(more))
+                self._submit(reason, action, f"{text} {more} more resources")
+
+    def _named(self, candidate: Candidate) -> str:
+        """Return what the metrics call the kind of an object."""
+        resource = candidate.resource
+        return resource.plural if self._words.by_plural else resource.kind
 
     def _record_first(
         self, reason: str, action: str, text: str, candidate: Candidate

@@ -50,7 +50,7 @@ class Runner:
         dependencies = self.dependencies
         recorder = RunRecorder(
             policy.stored,
-            policy.ir.propagation,
+            policy.plan.propagation,
             dependencies.events,
             dependencies.metrics,
         )
@@ -75,7 +75,7 @@ class _Run:
 
     def do(self) -> End:
         dependencies = self.runner.dependencies
-        evaluator = Evaluator(self.policy.linked, dependencies)
+        evaluator = Evaluator(self.policy.plan, dependencies)
         total = Batch()
         while True:
             found = self._scan(evaluator)
@@ -98,14 +98,14 @@ class _Run:
         runner, claim = self.runner, self.claim
         inputs = ScanInputs(
             client=runner.dependencies.client,
-            directory=runner.kinds.directory_with(self.policy.ir),
+            directory=runner.kinds.directory_with(self.policy.plan),
             access=runner.access,
             bound_namespaces=runner.dependencies.bound_namespaces,
             monotonic_s=runner.dependencies.clock.monotonic_s,
             check_continue=self.steps.check_continue,
         )
         until_s = claim.began_s if claim.is_resumed else None
-        return scan(self.policy.ir, evaluator, inputs, created_until_s=until_s)
+        return scan(self.policy.plan, evaluator, inputs, created_until_s=until_s)
 
     def _delete(self, evaluator: Evaluator, candidates: list[Candidate]) -> Batch:
         dependencies = self.runner.dependencies
@@ -114,7 +114,7 @@ class _Run:
         )
         deleter = Deleter(dependencies.client, dependencies.holds_lease)
         batcher = Batcher(dependencies.client, deleter, evaluator, self.recorder, rules)
-        return batcher.run(candidates, self.policy.ir.propagation)
+        return batcher.run(candidates, self.policy.plan.propagation)
 
     def _dry_run(self, found: Scan) -> End:
         text = (

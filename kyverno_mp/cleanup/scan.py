@@ -1,13 +1,13 @@
 """Find the objects that a run of a clean-up policy would delete.
 
-Room: cleanup. Takes: a policy's IR, an Evaluator, what the API server serves. Gives:
+Room: cleanup. Takes: a policy's Plan, an Evaluator, what the API server serves. Gives:
 Scan: the candidates, counts and problems. Next: cleanup/batch.py deletes them.
 May touch: the API server through kube/watch.py; it decodes one object at a time.
 Source: docs/behaviour/controllers 7 (Matching; list errors).
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -15,14 +15,13 @@ import msgspec
 
 from kyverno_mp.cleanup.access import OwnAccess
 from kyverno_mp.cleanup.evaluator import Evaluator, Verdict
+from kyverno_mp.cleanup.plan import Plan
 from kyverno_mp.cleanup.policy import seconds_of
 from kyverno_mp.errors import (
     BudgetExceeded,
     KubeNotFound,
     KubeRefused,
 )
-from kyverno_mp.ir.cleanup import CleanupIR
-from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
@@ -34,8 +33,6 @@ from kyverno_mp.limits import (
     CLEANUP_SHOWN_MAX,
 )
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
-from kyverno_mp.values.wildcard import contains_wildcard
 
 _log = logging.getLogger(__name__)
 _VERBS: Final = frozenset(("list", "delete"))
@@ -100,7 +97,7 @@ class ScanInputs:
 
 
 def scan(
-    ir: CleanupIR,
+    plan: Plan,
     evaluator: Evaluator,
     inputs: ScanInputs,
     *,
@@ -114,8 +111,8 @@ def scan(
     """
     found = Scan()
     walk = _Walk(found, evaluator, inputs, created_until_s)
-    for resource, kind in _resources(ir, inputs.directory, found):
-        for scope in _scopes(ir, resource, kind, inputs, found):
+    for resource, kind in _resources(plan, inputs.directory, found):
+        for scope in _scopes(plan, resource, kind, inputs, found):
             walk.list(scope, kind)
     return found
 
@@ -200,52 +197,41 @@ class _Walk:
 
 
 def _resources(
-    ir: CleanupIR, directory: Directory, found: Scan
+    plan: Plan, directory: Directory, found: Scan
 ) -> Iterator[tuple[Resource, str]]:
     """Yield each resource to list once, with its kind as the policy spells it."""
-    known: set[tuple[str, str]] = set()
-    for kind in _kinds(ir):
-        text = kind.text or kind.kind
-        if contains_wildcard(kind.kind):
-            # Upstream cannot list these either: no such kind exists.
-            found.fail(
-                Failure(f"kind {text}: clean-up supports no wildcards in kinds", text)
-            )
+    known: set[tuple[str, str, str]] = set()
+    for wanted in plan.kinds(directory):
+        text = wanted.text
+        if wanted.problem:
+            found.fail(Failure(wanted.problem, text))
             continue
-        selector = KindSelector(kind.group, kind.version, kind.kind, "")
-        served = [one for one in directory.find(selector) if _VERBS.issubset(one.verbs)]
+        served = [one for one in wanted.resources if _VERBS.issubset(one.verbs)]
         if not served:
             reason = f"kind {text} is not served, or its objects cannot be deleted"
             found.fail(Failure(reason, text))
         for one in served:
-            if (one.group, one.plural) in known:
+            # K8S: every version serves the same objects.
+            key = (one.group, one.plural, one.version if wanted.is_versioned else "")
+            if key in known:
                 continue
-            if one.namespaced or not ir.policy.namespace:
-                known.add((one.group, one.plural))
+            if one.namespaced or not plan.namespace:
+                known.add(key)
                 yield one, text
 
 
-def _kinds(ir: CleanupIR) -> Iterable[KindIR]:
-    """Return the kinds of the match block; subresources cannot be deleted."""
-    kinds = dict.fromkeys(kind for one in ir.match.filters for kind in one.kinds)
-    return [kind for kind in kinds if not kind.subresource]
-
-
 def _scopes(
-    ir: CleanupIR, resource: Resource, kind: str, inputs: ScanInputs, found: Scan
+    plan: Plan, resource: Resource, kind: str, inputs: ScanInputs, found: Scan
 ) -> list[WatchScope]:
     """Return the widest scopes that the account may list, down to single names."""
-    own = ir.policy.namespace
+    own = plan.namespace
     access = inputs.access
     if access is None or access.allows("list", resource, own):
         return [WatchScope(resource=resource, namespace=own)]
-    filters = [one for one in ir.match.filters if _names(one, resource)]
-    names = _exact(one.names or ((one.name,) if one.name else ()) for one in filters)
+    names, named = plan.exact(resource)
     spaces: Collection[str] = [own] if own or not resource.namespaced else ()
     if not spaces:
-        spaces = _exact(one.namespaces for one in filters) or sorted(
-            inputs.bound_namespaces()
-        )
+        spaces = named or sorted(inputs.bound_namespaces())
     scopes = []
     for space in spaces or ("",):
         if space != own and access.allows("list", resource, space):
@@ -264,20 +250,6 @@ def _scopes(
     if not scopes:
         found.fail(Failure(_no_permission("list", kind), kind, is_permission=True))
     return scopes
-
-
-def _names(one: FilterIR, resource: Resource) -> bool:
-    return any(kind.kind == resource.kind for kind in one.kinds)
-
-
-def _exact(lists: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return all texts; none when a list is empty or has a wildcard: no exact names."""
-    found: dict[str, None] = {}
-    for texts in lists:
-        if not texts or any(map(contains_wildcard, texts)):
-            return []
-        found |= dict.fromkeys(texts)
-    return list(found)
 
 
 def _no_permission(verb: str, kind: str) -> str:

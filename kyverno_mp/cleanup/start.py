@@ -13,20 +13,35 @@ The threads, and what each writes:
     ttl-delete   deletions of labelled objects
 """
 
+import re
 import threading
 import time
-from typing import Final
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
 from kyverno_mp.cleanup.access import OwnAccess
-from kyverno_mp.cleanup.controller import NAME, CleanupController, key_text
+from kyverno_mp.cleanup.controller import (
+    CleanupController,
+    Family,
+    Places,
+    key_text,
+)
+from kyverno_mp.cleanup.deleting import compiled_deleting_policy
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
+from kyverno_mp.cleanup.exceptions import Exceptions
 from kyverno_mp.cleanup.kinds import Kinds
 from kyverno_mp.cleanup.policy import (
     CLUSTER_POLICIES,
+    DELETING_POLICIES,
+    NAMESPACED_DELETING_POLICIES,
     POLICIES,
+    CompiledPolicy,
     StoredPolicy,
+    compiled_policy,
+    is_deleting,
     stored_policy,
 )
 from kyverno_mp.cleanup.runner import Runner
@@ -39,14 +54,19 @@ from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import CLEANUP_POLICIES_MAX, CLEANUP_SHOWN_MAX
 from kyverno_mp.queues.reconcile import Controllers, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
+from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.families import DEFECTS
 
+CLEANUP: Final = "cleanup-controller"
+DELETING: Final = "deleting-controller"
+"""Names of the controllers; upstream's."""
 _WORKERS: Final = 3
 _BACKOFF: Final = Backoff(least_s=1.0, most_s=60.0)
 _HEALTH_S: Final = 5.0
 _LEASE_S: Final = 0.5
 _STOP_S: Final = 3.0
 _FAILING: Final = 3
+_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 def run(dependencies: CleanupDependencies, stop: threading.Event) -> None:
@@ -65,13 +85,15 @@ def run(dependencies: CleanupDependencies, stop: threading.Event) -> None:
 
 
 class StoredPolicies:
-    """The policies of the cluster; an informer for each of the two kinds."""
+    """The policies of one family; an informer for each of its two kinds."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(
+        self, client: Client, cluster_wide: Resource, namespaced: Resource
+    ) -> None:
         self._objects = Objects(client)
         self.informers = [
             Informer(client, WatchScope(resource=one), _projection(one))
-            for one in (CLUSTER_POLICIES, POLICIES)
+            for one in (cluster_wide, namespaced)
         ]
 
     def get(self, key: Key) -> StoredPolicy | None:
@@ -104,23 +126,37 @@ class Cleanup:
         clock = dependencies.clock
         access = OwnAccess(dependencies.client, clock.monotonic_s)
         kinds = Kinds(dependencies.client, clock.monotonic_s)
-        self.policies = StoredPolicies(dependencies.client)
+        client = dependencies.client
+        self.policies = StoredPolicies(client, CLUSTER_POLICIES, POLICIES)
+        self.deleting = StoredPolicies(
+            client, DELETING_POLICIES, NAMESPACED_DELETING_POLICIES
+        )
+        self.exceptions = Exceptions(client, dependencies.settings)
         self.queue: WorkQueue[Request] = WorkQueue(
             depth_max=CLEANUP_POLICIES_MAX,
             backoff=_BACKOFF,
             clock_s=clock.monotonic_s,
         )
-        runner = Runner(dependencies, kinds, access)
-        self.controller = CleanupController(
-            dependencies, self.policies, runner, self._stopping.is_set
-        )
+        runner, places = Runner(dependencies, kinds, access), Places()
+        self._families = {
+            CLEANUP: self.policies.informers,
+            DELETING: self.deleting.informers,
+        }
+        self._controllers = {
+            one.name: CleanupController(
+                dependencies, one, runner, places, self._stopping.is_set
+            )
+            for one in self._made_families(dependencies.settings)
+        }
         self.controllers = Controllers(
             self.queue,
-            {NAME: self.controller},
+            self._controllers,
             on_defect=lambda name: dependencies.metrics.count(DEFECTS, (name,)),
         )
-        for informer in self.policies.informers:
-            informer.on_change(self._add)
+        for name, informers in self._families.items():
+            for informer in informers:
+                informer.on_change(partial(self._add, name))
+        self.exceptions.on_change(self._add_deleting)
         self._dropped = 0
         self.ttl = TtlCleanup(dependencies, kinds, access)
         self._threads = [
@@ -128,9 +164,17 @@ class Cleanup:
             for _ in range(_WORKERS)
         ]
 
+    @property
+    def informers(self) -> list[Informer[StoredPolicy]]:
+        """Those of policies of all kinds."""
+        return [*self.policies.informers, *self.deleting.informers]
+
+    def _all_informers(self) -> list[Informer[Any]]:
+        return [*self.exceptions.informers, *self.informers]
+
     def start(self) -> None:
         """Start all threads."""
-        for informer in self.policies.informers:
+        for informer in self._all_informers():
             informer.start()
         for thread in self._threads:
             thread.start()
@@ -141,39 +185,73 @@ class Cleanup:
         self._stopping.set()
         self.queue.shut_down(drain=False)
         self.ttl.stop()
-        for informer in self.policies.informers:
+        for informer in self._all_informers():
             informer.stop()
         end_s = time.monotonic() + _STOP_S
         for thread in self._threads:
             thread.join(max(0.0, end_s - time.monotonic()))
-        self.controller.stop()
+        self.leave()
+
+    def leave(self) -> None:
+        """Leave the state of the policies to the next holder, who runs them."""
+        for controller in self._controllers.values():
+            controller.stop()
 
     def problems(self) -> list[str]:
         """Return the current problems."""
         failing = [
             f"watch of {one.scope.resource.plural}: {one.last_error}"
-            for one in self.policies.informers
-            if one.failures >= _FAILING
+            for one in self._all_informers()
+            if one.failures >= _FAILING and not _may_lack(one)
         ]
-        more = sum(map(len, self.policies.informers)) - CLEANUP_POLICIES_MAX
+        more = sum(map(len, self.informers)) - CLEANUP_POLICIES_MAX
         if more > 0:
             failing.append(
                 f"{more} clean-up policies above the limit of {CLEANUP_POLICIES_MAX}"
                 " do not run"
             )
-        refused = self.controller.problems()[:CLEANUP_SHOWN_MAX]
-        return [*failing, *refused, *self.ttl.problems()]
+        refused = [
+            text for one in self._controllers.values() for text in one.problems()
+        ]
+        return [*failing, *refused[:CLEANUP_SHOWN_MAX], *self.ttl.problems()]
 
     def resync(self) -> None:
         """Add all policies again if the full queue dropped some."""
         if self.queue.dropped != self._dropped:
             self._dropped = self.queue.dropped
-            for informer in self.policies.informers:
-                for key in informer.snapshot():
-                    self._add(key)
+            for name in self._families:
+                self._add_all(name)
 
-    def _add(self, key: Key) -> None:
-        self.queue.add(Request(NAME, key_text(key)))
+    def _made_families(self, settings: Settings) -> Iterator[Family]:
+        yield Family(
+            CLEANUP, self.policies, partial(compiled_policy, settings=settings)
+        )
+
+        def compile_deleting(stored: StoredPolicy) -> CompiledPolicy:
+            # The digest first: a change in between only compiles once more.
+            digest = self.exceptions.digest(stored)
+            naming = self.exceptions.naming(stored)
+            return compiled_deleting_policy(stored, naming, digest, settings)
+
+        yield Family(DELETING, self.deleting, compile_deleting, self.exceptions.digest)
+
+    def _add_deleting(self) -> None:
+        """An exception changed: a policy may be valid now, or not any more."""
+        self._add_all(DELETING)
+
+    def _add_all(self, name: str) -> None:
+        for informer in self._families[name]:
+            for key in informer.snapshot():
+                self._add(name, key)
+
+    def _add(self, name: str, key: Key) -> None:
+        self.queue.add(Request(name, key_text(key)))
+
+
+def _may_lack(informer: Informer[Any]) -> bool:
+    """Return whether an older installation of Kyverno's CRDs lacks the kind."""
+    resource = informer.scope.resource
+    return is_deleting(resource) and bool(_NOT_SERVED.search(informer.last_error))
 
 
 def _projection(resource: Resource) -> Project[StoredPolicy]:

@@ -20,6 +20,7 @@ import msgspec
 
 from kyverno_mp.cleanup.policy import (
     CONDITION,
+    DELETING_POLICIES,
     RUNNING,
     CompiledPolicy,
     StoredPolicy,
@@ -31,6 +32,8 @@ from kyverno_mp.values.jsonvalue import Json
 
 _STATUS: Final = "status"
 _BEGUN: Final = "deleting matching objects"
+_NOT_READY: Final = frozenset({"Invalid", "NeverDue"})
+"""Reasons of a policy that never runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,11 @@ class Statuses:
             status["lastExecutionTime"] = _time_text(
                 datetime.fromtimestamp(last_s, UTC)
             )
-        others = status.get("conditions") or []
+        is_cel = str(raw.get("apiVersion", "")).startswith(
+            f"{DELETING_POLICIES.group}/"
+        )
+        holder = (status.get("conditionStatus") or {}) if is_cel else status
+        others = holder.get("conditions") or []
         before: Json = next((one for one in others if one.get("type") == CONDITION), {})
         state = "True" if end.is_done else "False"
         condition = {
@@ -168,7 +175,11 @@ class Statuses:
             "observedGeneration": raw["metadata"].get("generation", 0),
         }
         kept = [one for one in others if one.get("type") != CONDITION]
-        return {**raw, "status": {**status, "conditions": [*kept, condition]}}
+        conditions = {**holder, "conditions": [*kept, condition]}
+        if not is_cel:
+            return {**raw, "status": {**status, **conditions}}
+        conditions["ready"] = end.reason not in _NOT_READY
+        return {**raw, "status": {**status, "conditionStatus": conditions}}
 
 
 def cut(text: str) -> str:

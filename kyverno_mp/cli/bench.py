@@ -26,6 +26,7 @@ from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.sources.compiled import Compiled, compile_all
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
@@ -297,7 +298,10 @@ def _tables(
 ) -> str:
     shown = found[:top] if top else found
     lines = [
-        f"{policies} policies with {rules} rules, {objects} objects",
+        (
+            f"{counted(policies, 'policy')} with {counted(rules, 'rule')},"
+            f" {counted(objects, 'object')}"
+        ),
         "",
         "All policies, microseconds per object:",
         f"  mean {whole.mean_us:.0f}, median {whole.median_us:.0f}",

@@ -76,7 +76,7 @@ class _Preview:
         return {
             "policy": policy.stored.shown,
             "kind": policy.stored.kind,
-            "schedule": policy.ir.schedule,
+            "schedule": policy.plan.schedule,
             "nextRun": None if next_s is None else _time_text(max(self.now_s, next_s)),
             "dryRun": policy.options.is_dry_run,
             "budget": str(policy.options.budget) if policy.options.budget else None,
@@ -123,7 +123,7 @@ def preview(
         monotonic_s=time.monotonic,
         check_continue=lambda: None,
     )
-    found = [scan(one.ir, Evaluator(one.linked, needs), inputs) for one in compiled]
+    found = [scan(one.plan, Evaluator(one.plan, needs), inputs) for one in compiled]
     now_s = int(time.time())
     return [_Preview(*pair, now_s) for pair in zip(compiled, found, strict=True)]
 

@@ -27,7 +27,11 @@ def command(shells: tuple[str, ...]) -> None:
     shell = shells[0]
     found = get_completion_class(shell) if shell in _SHELLS else None
     if found is None:
-        raise CommandFailed(f'invalid argument "{shell}" for "kyverno-mp completion"')
+        known = ", ".join(_SHELLS)
+        text = (
+            f'invalid argument "{shell}" for "kyverno-mp completion"; one of: {known}'
+        )
+        raise CommandFailed(text)
     # Imported late: main imports this module.
     from kyverno_mp.cli.main import cli
 

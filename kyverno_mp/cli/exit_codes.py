@@ -165,13 +165,25 @@ EXITS: Final = {
     ),
     "cleanup": _exits(
         (OK, "the objects are shown"),
-        (FAILED, "an object could not be listed or evaluated, or a flag is wrong"),
+        (
+            FAILED,
+            (
+                "an object could not be listed or evaluated, a policy does not exist,"
+                " or a flag is wrong"
+            ),
+        ),
         (INPUT, "a policy that cannot be used, or no kubeconfig"),
         (STATE, "the cluster cannot be reached or refuses"),
     ),
     "generate": _exits(
         (OK, "the changes are shown"),
-        (FAILED, "a trigger could not be listed or evaluated, or a flag is wrong"),
+        (
+            FAILED,
+            (
+                "a trigger could not be listed or evaluated, a policy does not exist or"
+                " has no generate rule, or a flag is wrong"
+            ),
+        ),
         (INPUT, "a policy that cannot be used, or no kubeconfig"),
         (STATE, "the cluster cannot be reached or refuses"),
     ),

@@ -15,17 +15,20 @@ from rich.console import Console
 from rich.table import Table
 
 from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.explain_cleanup import describe_cleanup
 from kyverno_mp.cli.lint.foreign import (
     foreign_kind,
     is_input_of_another_command,
     is_template,
 )
 from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
+from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
     compile_admission,
     compile_all,
     compile_cel,
+    compile_images,
     compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import load_exceptions
@@ -43,6 +46,7 @@ from kyverno_mp.ir.cel_policies import (
     GeneratingPolicyIR,
     MutatingPolicyIR,
 )
+from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
@@ -124,11 +128,11 @@ def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
 def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
     """Return a policy of the API server itself in the same shape, as one rule."""
     rules = ir.constraints.rules if ir.constraints is not None else ()
-    body = f"{len(ir.validations)} validations"
+    body = counted(len(ir.validations), "validation")
     if ir.mutations:
-        body = f"{len(ir.mutations)} mutations"
-    parts = [(len(ir.conditions), "matchConditions"), (len(ir.variables), "variables")]
-    body = ", ".join([body, *(f"{count} {name}" for count, name in parts if count)])
+        body = counted(len(ir.mutations), "mutation")
+    parts = [(len(ir.conditions), "matchCondition"), (len(ir.variables), "variable")]
+    body = ", ".join([body, *(counted(count, name) for count, name in parts if count)])
     bindings = [binding.name for binding in ir.bindings]
     return {
         "policy": ir.policy.key,
@@ -157,7 +161,9 @@ def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
     }
 
 
-def describe_validating(ir: ValidatingPolicyIR) -> dict[str, Json]:
+def describe_validating(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+) -> dict[str, Json]:
     """Return a policy in CEL in the same shape, each autogen copy as one rule."""
     return {
         "policy": ir.policy.key,
@@ -169,18 +175,22 @@ def describe_validating(ir: ValidatingPolicyIR) -> dict[str, Json]:
     }
 
 
-def _copy(ir: ValidatingPolicyIR, body: ValidatingBodyIR) -> dict[str, Json]:
+def _copy(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+    body: ValidatingBodyIR | ImageBodyIR,
+) -> dict[str, Json]:
     rules = body.constraints.rules if body.constraints is not None else ()
     parts = [
-        (len(body.validations), "validations"),
-        (len(body.conditions), "matchConditions"),
-        (len(body.variables), "variables"),
-        (len(body.annotations), "auditAnnotations"),
+        (len(body.validations), "validation"),
+        (len(getattr(body, "attestors", ())), "attestor"),
+        (len(body.conditions), "matchCondition"),
+        (len(body.variables), "variable"),
+        (len(body.annotations), "auditAnnotation"),
     ]
     effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
     return {
         "name": f"autogen-{body.copy}" if body.copy else ir.policy.name,
-        "body": ", ".join(f"{count} {name}" for count, name in parts if count),
+        "body": ", ".join(counted(count, name) for count, name in parts if count),
         "autogen": bool(body.copy),
         "kinds": ["any JSON"] if ir.is_json else _resources(rules),
         "operations": _each(one.operations for one in rules),
@@ -210,10 +220,10 @@ def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str
     """Yield the name of each copy, what it matches and what it does."""
     if isinstance(ir, MutatingPolicyIR):
         for body in ir.bodies:
-            done = f"{len(body.mutations)} mutations"
+            done = counted(len(body.mutations), "mutation")
             yield body.copy, body.constraints, done
     elif isinstance(ir, GeneratingPolicyIR):
-        yield "", ir.constraints, f"{len(ir.generations)} expressions"
+        yield "", ir.constraints, counted(len(ir.generations), "expression")
     else:
         yield "", ir.constraints, f"schedule {ir.schedule}"
 
@@ -258,7 +268,9 @@ def _each(lists: Iterable[Sequence[str]]) -> list[str]:
 def _print_table(policies: list[dict[str, Json]]) -> None:
     console = Console(width=None if sys.stdout.isatty() else 200)
     for policy in policies:
-        title = f"{policy['kind']} {policy['policy']}  ({policy['failurePolicy']})"
+        title = f"{policy['kind']} {policy['policy']}"
+        if policy["failurePolicy"]:
+            title = f"{title}  ({policy['failurePolicy']})"
         table = Table(title=title, title_justify="left")
         for name in (
             "rule",
@@ -282,7 +294,8 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
                 rule["name"],
                 rule["body"],
                 ", ".join(rule["kinds"]) or "-",
-                ", ".join(rule["operations"]) or "any",
+                ", ".join(rule["operations"])
+                or ("any" if policy["admission"] else "-"),
                 rule["action"] + (" (overrides)" if rule["overrides"] else ""),
                 ", ".join(rule["effects"]),
                 "; ".join(notes),
@@ -299,14 +312,21 @@ def called(
     except OSError as error:
         raise CommandFailed(read_error(error, error.filename or "")) from error
     loaded = load_exceptions(exceptions)
-    compiled = compile_all(found.documents, [*found.exceptions, *loaded.of_rules])
+    of_rules = [*found.exceptions, *loaded.of_rules]
+    compiled = compile_all(found.documents, of_rules, found.cleanups)
     of_cel = [*found.cel_exceptions, *loaded.of_cel]
     policies = [describe(policy) for policy in compiled.policies]
     policies += [describe_admission(one) for one in compile_admission(found)]
     cel = compile_cel(found, of_cel, compiled)
     policies += [describe_validating(one) for one in cel]
+    images = compile_images(found, of_cel, compiled)
+    policies += [describe_validating(one) for one in images]
     others = compile_others(found, of_cel, compiled)
     policies += [describe_cel(one) for one in others]
+    policies += [
+        describe_cleanup(one, _kinds(one.match.filters), _EFFECT_WORDS)
+        for one in compiled.cleanups
+    ]
     refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
     refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     refused += [f"not evaluated by this version: {name}" for name in found.unsupported]

@@ -214,7 +214,7 @@ def _summary(one: Preview) -> str:
 
 
 def _when(one: Preview) -> str:
-    """Tell apart what happens when the policy is stored, and what later."""
+    """Separate what happens when the policy is stored from what happens later."""
     later = sorted(
         rule.name for rule in one.policy.generates.values() if not rule.existing
     )

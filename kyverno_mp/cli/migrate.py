@@ -113,7 +113,7 @@ class _Writer:
 
 def _set_stored_version(objects: Objects, name: str, version: str) -> None:
     def edit(definition: Json) -> Json:
-        # Objects may be stored in another version by now, which must stay listed.
+        # Objects may now be stored in another version, which must stay listed.
         if _storage_version(definition) != version:
             raise CommandFailed(f"{name}: its storage version changed meanwhile")
         definition.setdefault("status", {})["storedVersions"] = [version]

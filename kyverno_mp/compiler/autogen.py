@@ -104,8 +104,8 @@ def can_autogen(spec: Spec) -> bool:
 
 
 def _expand(spec: Spec, controllers: Iterable[str]) -> tuple[Rule, ...]:
-    # KYVERNO: upstream joins the names and searches the joined text, so a " CronJob"
-    # with a blank still counts as CronJob (docs/behaviour/engine 2.1).
+    # KYVERNO: upstream joins the names and searches the joined string, so a " CronJob"
+    # with a space still counts as CronJob (docs/behaviour/engine 2.1).
     generated = _generated(spec, ",".join(sorted(controllers)))
     if not generated:
         return spec.rules

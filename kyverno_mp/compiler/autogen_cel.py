@@ -1,13 +1,14 @@
 """Copy a policy in CEL on Pods for the controllers of Pods.
 
-Room: compiler. Takes: the spec of a ValidatingPolicy. Gives: copies with rewritten
-expressions and match constraints. Next: compiler/validating_policy.py.
+Room: compiler. Takes: the spec of a policy. Gives: copies with rewritten
+expressions and match constraints. Next: compiler/validating_policy.py,
+compiler/image_validating_policy.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7; Kyverno pkg/cel/autogen, pkg/cel/policies/vpol/autogen.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -17,9 +18,11 @@ from kyverno_mp.policy.admission_policy import (
     Operations,
 )
 from kyverno_mp.policy.fields.meta import LabelSelector
+from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicySpec
 from kyverno_mp.policy.validating_policy import ValidatingPolicySpec
 from kyverno_mp.values.jsonvalue import Json
 
+_Spec = TypeVar("_Spec", ValidatingPolicySpec, ImageValidatingPolicySpec)
 _DEFAULTS: Final = {
     "daemonsets": "apps",
     "deployments": "apps",
@@ -35,15 +38,13 @@ _COPIES: Final = (
 """(name, resource -> group, the path of the Pod within the controller)."""
 
 
-def copies_of(
-    spec: ValidatingPolicySpec,
-) -> Iterator[tuple[str, ValidatingPolicySpec]]:
+def copies_of(spec: _Spec) -> Iterator[tuple[str, _Spec]]:
     """Yield (name of the configuration, spec) of each copy."""
     wanted = None
     if spec.autogen is not None and spec.autogen.pod_controllers is not None:
         wanted = spec.autogen.pod_controllers.controllers
     for name, constraints, prefix in copied_constraints(spec.match_constraints, wanted):
-        moved = msgspec.convert(_moved(spec.raw(), prefix), ValidatingPolicySpec)
+        moved = msgspec.convert(_moved(spec.raw(), prefix), type(spec))
         yield name, msgspec.structs.replace(moved, match_constraints=constraints)
 
 
@@ -108,7 +109,7 @@ def _constraints(
 
 
 def _moved(value: Json, prefix: str) -> Json:
-    """Replace the paths of the Pod in every text.
+    """Replace the paths of the Pod in every string.
 
     KYVERNO: upstream replaces text in the policy's JSON, so messages, literals and
     ``request.object`` change, too, and ``object["spec"]`` does not

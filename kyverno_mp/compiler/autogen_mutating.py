@@ -84,7 +84,7 @@ def _moved(text: str, prefix: str) -> str:
 def _closing(content: str) -> int:
     """Return the place of the brace that closes the object, 0 if there is none.
 
-    KYVERNO: braces in texts count.
+    KYVERNO: braces in strings count.
     """
     depth = 1
     for place, char in enumerate(content):

@@ -1,7 +1,8 @@
 """Choose the index keys of a policy in CEL, and encode it once for publication.
 
-Room: compiler. Takes: ValidatingPolicyIR. Gives: EncodedPolicy. Next:
-snapshot/cel_policies.py. May touch: nothing outside its arguments.
+Room: compiler. Takes: ValidatingPolicyIR, MutatingPolicyIR. Gives: EncodedPolicy. Next:
+snapshot/cel_policies.py, snapshot/mutating_policies.py.
+May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3.
 
 A policy is found by the group, resource, subresource and operation of its
@@ -9,7 +10,7 @@ matchConstraints, and a namespaced policy by its namespace as well. A key may fi
 policies that do not match; every policy that matches is found.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.index import (
     ANY_KIND,
     ANY_OPERATION,
@@ -27,6 +29,7 @@ from kyverno_mp.ir.index import (
     pack_parts,
 )
 from kyverno_mp.ir.match import KindIR
+from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX
 
@@ -34,30 +37,56 @@ _ANY: Final = "*"
 
 
 def encode_validating_policy(compiled: ValidatingPolicyIR) -> EncodedPolicy:
+    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
+
+    Evaluation mode JSON is for payloads that are not objects of a cluster.
+    """
+    bodies = () if compiled.is_json else compiled.bodies
+    return _encoded(compiled, [one.constraints for one in bodies])
+
+
+def encode_mutating_policy(compiled: MutatingPolicyIR) -> EncodedPolicy:
     """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored."""
+    return _encoded(compiled, [one.constraints for one in compiled.bodies])
+
+
+def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
+    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
+
+    What a policy that synchronises has generated follows every change of its trigger.
+    """
+    constraints = compiled.constraints
+    if compiled.synchronizes and constraints is not None:
+        rules = tuple(
+            msgspec.structs.replace(one, operations=(_ANY,))
+            for one in constraints.rules
+        )
+        constraints = msgspec.structs.replace(constraints, rules=rules)
+    return _encoded(compiled, [constraints])
+
+
+def _encoded(
+    compiled: ValidatingPolicyIR | MutatingPolicyIR | GeneratingPolicyIR,
+    constraints: Sequence[ConstraintsIR | None],
+) -> EncodedPolicy:
     policy = compiled.policy
     try:
         content = pack_parts([msgspec.msgpack.encode(compiled)])
     except (OverflowError, UnicodeEncodeError, RecursionError) as error:
         where = Where(policy=policy.key)
         raise PolicyInvalid("compiler.encode", str(error), where) from error
-    return EncodedPolicy(policy.key, content, (tuple(_entries(compiled)),), is_cel=True)
+    entries = tuple(_entries(policy, constraints)) if policy.admission else ()
+    return EncodedPolicy(policy.key, content, (entries,), is_cel=True)
 
 
-def _entries(compiled: ValidatingPolicyIR) -> Iterator[IndexEntryIR]:
-    """Yield the keys; none if no request can match.
-
-    Evaluation mode JSON is for payloads that are not objects of a cluster.
-    """
-    if compiled.is_json or not compiled.policy.admission:
-        return
-    namespace = compiled.policy.namespace
+def _entries(
+    policy: PolicyIR, constraints: Sequence[ConstraintsIR | None]
+) -> Iterator[IndexEntryIR]:
+    """Yield the keys; none if no request can match."""
+    namespace = policy.namespace
     dimension = BY_NAMESPACE if namespace else BY_NOTHING
     keys = dict.fromkeys(
-        key
-        for body in compiled.bodies
-        if body.constraints is not None
-        for key in _keys(body.constraints)
+        key for one in constraints if one is not None for key in _keys(one)
     )
     for kind, operation in keys:
         yield IndexEntryIR(kind, operation, dimension, namespace)

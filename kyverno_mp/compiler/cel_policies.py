@@ -18,6 +18,7 @@ from kyverno_mp.compiler.admission_policy import build_constraints
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.effects import effects_of
 from kyverno_mp.compiler.validating_policy import (
+    EXCEPTION_NAMES,
     NAMES,
     Builder,
     compile_exception,
@@ -37,7 +38,7 @@ from kyverno_mp.policy.cel_policies import (
     DeletingPolicy,
     GeneratingPolicy,
 )
-from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.validating_policy import CelPolicyException, Enabled
 
 BOOL: Final = (types.BOOL,)
@@ -45,12 +46,18 @@ GENERATING_NAMES: Final[dict[str, Type]] = {
     **NAMES,
     "generator": opaque_type("generator.Context"),
 }
+EXCEPTION_NAMES_OF_GENERATING: Final = EXCEPTION_NAMES
+"""For the conditions of an exception in a service."""
 _GENERATING: Final = partial(kyverno_library, kind="GeneratingPolicy")
 _DELETING_NAMES: Final[dict[str, Type]] = {
     **NAMES,
     # KYVERNO: a type without fields, so no expression can use it.
     "exceptions": object_type("compiler.Exception"),
 }
+EXCEPTION_NAMES_OF_DELETING: Final = {
+    name: found for name, found in _DELETING_NAMES.items() if name in EXCEPTION_NAMES
+}
+"""For the conditions of an exception in a service: as EXCEPTION_NAMES."""
 _DELETING: Final = partial(kyverno_library, kind="DeletingPolicy")
 
 
@@ -61,15 +68,43 @@ def compile_generating_policy(
 
     Raises: DocumentInvalid with every expression that does not compile.
     """
+    compiled, unusable = compile_generating_with(document, exceptions, None)
+    if unusable:
+        problems = dict.fromkeys(problem for _, problem in unusable)
+        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
+    return compiled
+
+
+def compile_generating_with(
+    document: GeneratingPolicy,
+    exceptions: Iterable[CelPolicyException],
+    exception_names: dict[str, Type] | None,
+) -> tuple[GeneratingPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy with those exceptions that compile.
+
+    Returns also the problems of the others, each with the key of its exception.
+    ``exception_names``: the variables of their conditions; None: those of the policy.
+    Raises: DocumentInvalid with every expression of the policy that does not compile.
+    """
     spec = document.spec
     builder = _generating(document)
     conditions = builder.conditions(spec.match_conditions)
     variables = builder.variables(spec.variables)
     generations = _generations(builder, document)
-    attached = _exceptions(exceptions, builder)
     refuse(builder, document)
+    attached, unusable = [], []
+    for exception in exceptions:
+        # With the variables of the policy, unless they have their own.
+        own = builder
+        if exception_names is not None:
+            own = Builder(document.metadata.namespace, exception_names, _GENERATING)
+        own.problems = []
+        found = compile_exception(exception, own)
+        if not own.problems:
+            attached.append(found)
+        unusable += [(exception.key, problem) for problem in own.problems]
     evaluation = spec.evaluation
-    return GeneratingPolicyIR(
+    compiled = GeneratingPolicyIR(
         policy=msgspec.structs.replace(
             describe(document.kind, document.metadata, document.metadata.namespace),
             admission=evaluation is None or is_on(evaluation.admission),
@@ -79,7 +114,7 @@ def compile_generating_policy(
         conditions=conditions,
         variables=variables,
         generations=generations,
-        exceptions=attached,
+        exceptions=tuple(attached),
         generates_existing=evaluation is not None
         and opted_in(evaluation.generate_existing),
         synchronizes=evaluation is not None and opted_in(evaluation.synchronize),
@@ -87,14 +122,19 @@ def compile_generating_policy(
         and opted_in(evaluation.orphan_downstream_on_policy_delete),
         effects=effects_of((conditions, variables, generations, attached)),
     )
+    return compiled, unusable
 
 
 def compile_deleting_policy(
-    document: DeletingPolicy, exceptions: Iterable[CelPolicyException] = ()
+    document: DeletingPolicy,
+    exceptions: Iterable[CelPolicyException] = (),
+    *,
+    exception_names: dict[str, Type] | None = None,
 ) -> DeletingPolicyIR:
     """Compile a policy with the exceptions that name it.
 
-    Raises: DocumentInvalid with every expression that does not compile.
+    ``exception_names``: the variables of the exceptions' conditions; None: those of
+    the policy. Raises: DocumentInvalid with every expression that does not compile.
     """
     spec = document.spec
     builder = _deleting(document)
@@ -102,7 +142,12 @@ def compile_deleting_policy(
     variables = builder.variables(spec.variables)
     conditions = builder.conditions(spec.conditions, "spec.conditions")
     named = [one for one in exceptions if names_policy(one, document)]
-    attached = _exceptions(named, builder)
+    of_exceptions = builder
+    if exception_names is not None:
+        of_exceptions = Builder(document.metadata.namespace, exception_names, _DELETING)
+    attached = _exceptions(named, of_exceptions)
+    if of_exceptions is not builder:
+        builder.problems += of_exceptions.problems
     refuse(builder, document)
     return DeletingPolicyIR(
         policy=msgspec.structs.replace(

@@ -26,7 +26,7 @@ _PLACE: Final = re.compile(
 
 
 def condition_errors(policy: AnyPolicy) -> list[str]:
-    """Return why match conditions do not compile, with cel-go's texts."""
+    """Return why match conditions do not compile, with cel-go's messages."""
     found = [one.expression.error for one in _conditions(policy)]
     return [error for error in found if error]
 

@@ -33,11 +33,13 @@ from kyverno_mp.expr.cel.patches import (
     mutating_library,
 )
 from kyverno_mp.expr.cel.program import compile_expression
-from kyverno_mp.expr.cel.types import map_of
+from kyverno_mp.expr.cel.types import Type, map_of
 from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
 from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR, TargetsIR
 from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.policy.cel_policies import MutatingPolicy, MutatingPolicySpec
+from kyverno_mp.policy.problems import Problem
 from kyverno_mp.policy.validating_policy import CelPolicyException
 
 _OBJECT: Final = map_of(types.STRING, types.ANY)
@@ -51,18 +53,59 @@ def compile_mutating_policy(
 
     Raises: DocumentInvalid with every expression that does not compile.
     """
-    builder = build_mutating(document)
-    bodies = [_body(_builder(document), "", document.spec)]
-    for copy, spec in copies_of(document.spec):
-        of_copy = _builder(document)
-        bodies.append(_body(of_copy, copy, spec))
-        builder.problems += of_copy.problems
+    builder, bodies = _compiled_bodies(document)
     attached = tuple(
         compile_exception(one, builder)
         for one in exceptions
         if names_policy(one, document)
     )
     refuse(builder, document)
+    return _policy_of(document, bodies, attached)
+
+
+def compile_mutating_with_exceptions(
+    document: MutatingPolicy,
+    exceptions: Iterable[CelPolicyException],
+    names: dict[str, Type],
+) -> tuple[MutatingPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy with those exceptions that compile.
+
+    Returns also the problems of the others, each with the key of its exception: a
+    service must not let the author of an exception revoke the policy of another.
+    ``names``: the variables of the exceptions' conditions.
+    Raises: DocumentInvalid with every expression of the policy that does not compile.
+    """
+    builder, bodies = _compiled_bodies(document)
+    refuse(builder, document)
+    attached: list[CelExceptionIR] = []
+    unusable: list[tuple[str, Problem]] = []
+    for exception in exceptions:
+        if not names_policy(exception, document):
+            continue
+        own = Builder(document.metadata.namespace, names, mutating_library)
+        found = compile_exception(exception, own)
+        if not own.problems:
+            attached.append(found)
+        unusable += [(exception.key, problem) for problem in own.problems]
+    return _policy_of(document, bodies, tuple(attached)), unusable
+
+
+def _compiled_bodies(document: MutatingPolicy) -> tuple[Builder, list[MutatingBodyIR]]:
+    """Compile the policy as written and its copies; the builder has the problems."""
+    builder = build_mutating(document)
+    bodies = [_body(_builder(document), "", document.spec)]
+    for copy, spec in copies_of(document.spec):
+        of_copy = _builder(document)
+        bodies.append(_body(of_copy, copy, spec))
+        builder.problems += of_copy.problems
+    return builder, bodies
+
+
+def _policy_of(
+    document: MutatingPolicy,
+    bodies: list[MutatingBodyIR],
+    attached: tuple[CelExceptionIR, ...],
+) -> MutatingPolicyIR:
     evaluation = document.spec.evaluation
     targets = _targets(document)
     return MutatingPolicyIR(
@@ -73,7 +116,9 @@ def compile_mutating_policy(
         mutates_existing=evaluation is not None
         and opted_in(evaluation.mutate_existing),
         reinvokes=document.spec.reinvocation_policy == "IfNeeded",
-        effects=effects_of((bodies, attached, targets)),
+        # What finds the targets runs in the background pool alone.
+        effects=effects_of((bodies, attached)),
+        skips_background=evaluation is None or evaluation.skip_background_requests,
     )
 
 

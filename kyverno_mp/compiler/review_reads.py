@@ -156,7 +156,7 @@ def _check_query(text: str) -> None:
 
 
 def _check_text(text: str) -> None:
-    """Check a text whose variables are found at run time."""
+    """Check a string whose variables are found at run time."""
     found = find_variables(text)
     if len(found) != text.count(OPENING):
         # The query around a nested variable is known only at run time.
@@ -220,7 +220,7 @@ def _named(name: str, at: int) -> int:
 
 
 def _check_assertion(tree: Json) -> None:
-    """Check an assertion, whose keys and texts are expressions."""
+    """Check an assertion, whose keys and strings are expressions."""
     waiting = [tree]
     while waiting:
         value = waiting.pop()

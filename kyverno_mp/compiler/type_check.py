@@ -1,7 +1,7 @@
 """Check the CEL of a policy against the schemas of the kinds that it matches.
 
 Room: compiler. Takes: a decoded policy, a view of the cluster. Gives: warnings with
-cel-go's texts. Next: webhook/policy_review.py. The warnings never change a verdict:
+cel-go's messages. Next: webhook/policy_review.py. The warnings never change a verdict:
 rules are evaluated with dynamic objects.
 May touch: the cluster only through policy/ports.py.
 Source: docs/behaviour/engine 10.7; Kyverno pkg/validation/policy/validate.go (end of

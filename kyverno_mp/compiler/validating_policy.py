@@ -8,7 +8,7 @@ pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -35,7 +35,8 @@ from kyverno_mp.ir.validating_policy import (
 )
 from kyverno_mp.policy.cel_policies import AnyCelPolicy
 from kyverno_mp.policy.fields.meta import NamedExpression
-from kyverno_mp.policy.fields.validation import CELValidation
+from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
+from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
 from kyverno_mp.policy.validating_policy import (
     JSON_MODE,
@@ -47,6 +48,7 @@ from kyverno_mp.policy.validating_policy import (
 from kyverno_mp.values.duration import quote_text
 from kyverno_mp.values.gotime_parse import RFC3339, parse_time
 
+_AnyDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _CODE: Final = "policy.expression"
 _REQUEST: Final = "kubernetes.AdmissionRequest"
 _EXCEPTIONS: Final = object_type("libs.Exception")
@@ -149,9 +151,7 @@ def expression_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
     yield from builder.problems
 
 
-def names_policy(
-    exception: CelPolicyException, document: AnyValidatingPolicy | AnyCelPolicy
-) -> bool:
+def names_policy(exception: CelPolicyException, document: _AnyDocument) -> bool:
     """Return whether the exception names the policy. KYVERNO: by name and kind only."""
     return any(
         (ref.name, ref.kind) == (document.metadata.name, document.kind)
@@ -159,7 +159,7 @@ def names_policy(
     )
 
 
-def key_of(document: AnyValidatingPolicy | AnyCelPolicy) -> str:
+def key_of(document: _AnyDocument) -> str:
     """Return ``namespace/name``, or ``name`` alone."""
     namespace, name = document.metadata.namespace, document.metadata.name
     return f"{namespace}/{name}" if namespace else name
@@ -233,20 +233,13 @@ class Builder:
             conditions=self.conditions(spec.match_conditions),
             variables=self.variables(spec.variables),
             validations=tuple(
-                self._validation(given, f"spec.validations[{index}]")
+                self.validation(given, f"spec.validations[{index}]")
                 for index, given in enumerate(spec.validations)
             ),
             annotations=()
             if is_json
             else tuple(
-                NamedExpressionIR(
-                    given.key,
-                    self.compiled(
-                        given.value_expression,
-                        f"spec.auditAnnotations[{index}].valueExpression",
-                        _TEXT_OR_NULL,
-                    )[0],
-                )
+                self.annotation(given, f"spec.auditAnnotations[{index}]")
                 for index, given in enumerate(spec.audit_annotations)
             ),
         )
@@ -275,7 +268,14 @@ class Builder:
             built.append(NamedExpressionIR(one.name, expression))
         return tuple(built)
 
-    def _validation(self, given: CELValidation, path: str) -> CelValidationIR:
+    def annotation(self, given: AuditAnnotation, path: str) -> NamedExpressionIR:
+        """Compile one of ``auditAnnotations``."""
+        place = f"{path}.valueExpression"
+        expression, _ = self.compiled(given.value_expression, place, _TEXT_OR_NULL)
+        return NamedExpressionIR(given.key, expression)
+
+    def validation(self, given: CELValidation, path: str) -> CelValidationIR:
+        """Compile one of ``validations``."""
         expression, _ = self.compiled(given.expression, f"{path}.expression", _BOOL)
         message = None
         if given.message_expression:
@@ -290,15 +290,16 @@ class Builder:
         try:
             expression, found = compile_expression(text, self.environment)
         except ExpressionInvalid as error:
-            return self._refused(text, path, error.message), types.DYN
+            return self.refused(text, path, error.message), types.DYN
         if wanted and found not in wanted:
             kinds = " or ".join(one.name for one in wanted)
             either = "either of" if len(wanted) > 1 else "of"
             problem = f"output is expected to be {either} type {kinds}"
-            return self._refused(text, path, problem), types.DYN
+            return self.refused(text, path, problem), types.DYN
         return expression, found
 
-    def _refused(self, text: str, path: str, reason: str) -> Expression:
+    def refused(self, text: str, path: str, reason: str) -> Expression:
+        """Note a problem of an expression; return what stands in its place."""
         upstream = f"{path}: Invalid value: {quote_text(text)}: {reason}"
         self.problems.append(Problem(_CODE, path, "", reason, upstream))
         return Expression(text, error=reason)

@@ -1,6 +1,6 @@
 """Check a ValidatingPolicy as Kyverno's policy webhook does when it is created.
 
-Room: compiler. Takes: decoded documents. Gives: Problems with upstream's texts.
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
 Next: cli/lint. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/vpol/validate.go.
 """
@@ -56,6 +56,11 @@ def common_problems(
         path = "spec.matchConstraints"
         upstream = f"{path}: {_REQUIRED}"
         yield Problem("policy.required", path, "", _REQUIRED, upstream)
+    yield from http_problems(namespace, texts)
+
+
+def http_problems(namespace: str, texts: Iterable[str]) -> Iterator[Problem]:
+    """Yield the refusal of a namespaced policy whose expressions call services."""
     if namespace and any(map(_names_http, texts)):
         upstream = f"spec: {_NO_HTTP}"
         yield Problem("policy.http", "spec", "", _NO_HTTP, upstream)
@@ -67,17 +72,23 @@ def refusals(document: AnyValidatingPolicy) -> list[str]:
     KYVERNO: the first part of the spec with a faulty expression ends compilation; a
     placeholder comes before its errors, except in evaluation mode JSON.
     """
+    found = of_first_part(expression_problems(document))
+    if found and document.mode != JSON_MODE:
+        found.insert(0, _NOT_COMPILED)
+    return [*found, *(one.upstream for one in review_problems(document))]
+
+
+def of_first_part(problems: Iterable[Problem]) -> list[str]:
+    """Return upstream's texts of the first part of the spec with a fault."""
     found: list[str] = []
     first = ""
-    for problem in expression_problems(document):
+    for problem in problems:
         part = _PART.match(problem.path)
         name = problem.path if part is None else part[0]
         first = first or name
         if name == first:
             found.append(problem.upstream)
-    if found and document.mode != JSON_MODE:
-        found.insert(0, _NOT_COMPILED)
-    return [*found, *(one.upstream for one in review_problems(document))]
+    return found
 
 
 def _texts(document: AnyValidatingPolicy) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 Room: compiler. Takes: a decoded rule with ``verifyImages``. Gives: VerifyImagesIR.
 Next: compiler/build.py. May touch: nothing outside its arguments.
-Source: docs/behaviour/images 1.1, 1.4, 2.5 (which texts are substituted).
+Source: docs/behaviour/images 1.1, 1.4, 2.5 (which strings are substituted).
 """
 
 from typing import Final

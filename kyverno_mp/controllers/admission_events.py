@@ -1,9 +1,9 @@
 """Create Events from the records that webhook workers write to their journals.
 
 Room: controllers. Takes: a queues.journal Reader, kube's Events. Gives: EventInfos (the
-texts are in kube/policy_events.py). Next: leader/control/run.py runs the thread.
+messages are in kube/policy_events.py). Next: leader/control/run.py runs the thread.
 May touch: the journals, the API server through kube/events.py, one thread.
-Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
+Source: docs/behaviour/controllers 9.1 (messages, objects, reasons, actions); Kyverno
 pkg/event/events.go, pkg/webhooks/utils/event.go.
 
 A record leaves its journal after all its Events are written. When kill -9 ends this
@@ -28,7 +28,7 @@ from kyverno_mp.kube.policy_events import (
     UidOf,
     no_uid,
 )
-from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
+from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     ObjectRecord,
@@ -80,7 +80,7 @@ def event_infos_of(review: ReviewRecord, uid_of: UidOf = no_uid) -> Iterator[Eve
 
 
 def _messages(review: ReviewRecord, policy: PolicyRecord) -> PolicyMessages:
-    is_cel = policy.kind in VALIDATING_POLICY_KINDS
+    is_cel = policy.kind in SERVED_CEL_KINDS
     version = CEL_POLICY_VERSION if is_cel else POLICY_VERSION
     return PolicyMessages(
         Reference(version, policy.kind, policy.name, policy.namespace, policy.uid),

@@ -1,9 +1,10 @@
-"""Compute the status of a ValidatingPolicy, as upstream writes it.
+"""Compute the status of a policy in CEL, as upstream writes it.
 
 Room: controllers. Takes: a policy, its status before, whether it is in force. Gives:
 the status. Next: controllers/policy_status.py. May touch: nothing outside its
 arguments.
-Source: docs/behaviour/cel 1 (status), 7; Kyverno pkg/controllers/policystatus/vpol.go.
+Source: docs/behaviour/cel 1 (status), 7; Kyverno
+pkg/controllers/policystatus/{vpol,mpol}.go.
 
 Upstream says WebhookConfigured when the webhook is registered; here every worker
 evaluates the policy by then. RBACPermissionsGranted says whether scans may read the
@@ -14,12 +15,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.compiler.autogen_cel import copies_of
 from kyverno_mp.compiler.validating_policy import is_on
-from kyverno_mp.policy.validating_policy import (
-    AnyValidatingPolicy,
-    ValidatingPolicySpec,
-)
+from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
+from kyverno_mp.policy.cel_policies import GeneratingPolicy
+from kyverno_mp.policy.served_cel import AnyServedPolicy
 from kyverno_mp.values.jsonvalue import Json
 
 WEBHOOK_CONFIGURED: Final = "WebhookConfigured"
@@ -42,7 +41,7 @@ _TARGETS: Final = {
 
 
 def cel_status_of(
-    policy: AnyValidatingPolicy,
+    policy: AnyServedPolicy,
     before: Json,
     now: datetime,
     *,
@@ -68,20 +67,28 @@ def cel_status_of(
         text = text or _NOT_CONFIGURED
         ours.insert(0, _condition(WEBHOOK_CONFIGURED, text, given, since, holds=ready))
     others = [one for one in given if one.get("type") not in _OURS]
-    configs = {name: _config_of(spec) for name, spec in copies_of(policy.spec)}
-    return {
+    found: Json = {
         **before,
-        "autogen": {"configs": configs} if configs else {},
         "conditionStatus": {
             **told,
             "conditions": [*others, *ours],
             "ready": ready and not missing,
         },
+    }
+    if isinstance(policy, GeneratingPolicy):
+        # Its status has nothing else.
+        return found
+    configs = {name: _config_of(spec) for name, spec in copies_of(policy)}
+    return {
+        **found,
+        "autogen": {"configs": configs} if configs else {},
         "generated": before.get("generated") is True,
     }
 
 
-def _is_for_scans(policy: AnyValidatingPolicy) -> bool:
+def _is_for_scans(policy: AnyServedPolicy) -> bool:
+    if isinstance(policy, GeneratingPolicy):
+        return False
     evaluation = policy.spec.evaluation
     return evaluation is not None and (
         is_on(evaluation.background) and not is_on(evaluation.admission)
@@ -112,7 +119,7 @@ def _condition(
     }
 
 
-def _config_of(spec: ValidatingPolicySpec) -> Json:
+def _config_of(spec: AnySpec) -> Json:
     """Return one autogen configuration: its targets, and the policy's copy."""
     constraints = spec.match_constraints
     resources = sorted(

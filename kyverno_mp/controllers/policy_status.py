@@ -30,7 +30,7 @@ from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy, Rule
-from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+from kyverno_mp.policy.served_cel import AnyServedPolicy
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -42,7 +42,7 @@ class InForce(NamedTuple):
     generation: int = 0
 
 
-Reported = AnyPolicy | AnyValidatingPolicy
+Reported = AnyPolicy | AnyServedPolicy
 PolicyName = tuple[str, str, str]
 """Kind, namespace, name."""
 Served = Mapping[PolicyName, InForce]
@@ -61,6 +61,28 @@ _RESOURCES: Final = {
         group="policies.kyverno.io",
         version="v1beta1",
         plural="namespacedvalidatingpolicies",
+    ),
+    "MutatingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="mutatingpolicies",
+        namespaced=False,
+    ),
+    "GeneratingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="generatingpolicies",
+        namespaced=False,
+    ),
+    "NamespacedGeneratingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="namespacedgeneratingpolicies",
+    ),
+    "NamespacedMutatingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="namespacedmutatingpolicies",
     ),
 }
 _COUNTS: Final = {
@@ -91,7 +113,7 @@ def _nobody_lags(_policy: Reported) -> Sequence[str]:
     return ()
 
 
-def _nothing_missing(_policy: AnyValidatingPolicy) -> Sequence[str]:
+def _nothing_missing(_policy: AnyServedPolicy) -> Sequence[str]:
     return ()
 
 
@@ -267,6 +289,6 @@ def name_of(policy: Reported) -> PolicyName:
 
 
 def _key_of(policy: Reported) -> Key:
-    is_namespaced = policy.kind in ("Policy", "NamespacedValidatingPolicy")
+    is_namespaced = policy.kind == "Policy" or policy.kind.startswith("Namespaced")
     namespace = policy.metadata.namespace if is_namespaced else ""
     return namespace, policy.metadata.name

@@ -1,4 +1,4 @@
-"""Find the permissions that scans lack for the objects of a ValidatingPolicy.
+"""Find the permissions that scans lack for the objects of a policy in CEL.
 
 Room: controllers. Takes: a policy, Permissions. Gives: the missing ones as text.
 Next: controllers/cel_status.py. May touch: the API server through Permissions.
@@ -13,10 +13,10 @@ from typing import Final
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.limits import SCAN_PERMISSION_RESOURCES_MAX
 from kyverno_mp.policy.ports import Permissions, PermissionTarget
-from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+from kyverno_mp.policy.served_cel import AnyServedPolicy
 from kyverno_mp.values.built_in_kinds import ApiResource
 
-MissingPermissions = Callable[[AnyValidatingPolicy], Sequence[str]]
+MissingPermissions = Callable[[AnyServedPolicy], Sequence[str]]
 _VERBS: Final = ("get", "list", "watch")
 
 
@@ -29,7 +29,7 @@ def scan_permissions(permissions: Permissions, account: str) -> MissingPermissio
 
 
 def _missing(
-    permissions: Permissions, account: str, policy: AnyValidatingPolicy
+    permissions: Permissions, account: str, policy: AnyServedPolicy
 ) -> list[str]:
     """KYVERNO: subresources and wildcards count, which no scan reads."""
     constraints = policy.spec.match_constraints

@@ -1,7 +1,7 @@
 """Count what reviews found since the start, and what each rule cost, from the metrics.
 
-Room: dashboard. Takes: the merged series of all processes, what policies say of
-themselves. Gives: Activity. Next: pages.py.
+Room: dashboard. Takes: the merged series of all processes, the metadata of
+policies. Gives: Activity. Next: pages.py.
 May touch: nothing outside its arguments.
 Source: docs/metrics.md (kyverno_policy_execution_duration_seconds).
 """
@@ -39,7 +39,7 @@ NOTHING: Final = About()
 
 @dataclass(slots=True)
 class Cost:
-    """How often a rule was evaluated, and how long that took in all."""
+    """How often a rule was evaluated, and how long that took in total."""
 
     count: int = 0
     seconds: float = 0.0

@@ -29,7 +29,7 @@ _SEVERITY_ORDER: Final = {name: number for number, name in enumerate(SEVERITIES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One result for one object; absent texts are "".
+    """One result for one object; absent strings are "".
 
     ``policy``: name, or namespace/name of a namespaced policy. ``timestamp_s``: 0 if
     the report has none.

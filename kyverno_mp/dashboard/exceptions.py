@@ -15,7 +15,7 @@ from kyverno_mp.snapshot.policies import PolicySegment
 
 @dataclass(frozen=True, slots=True)
 class Exempted:
-    """An exception in force. ``rules``: "policy: rule" of those that it names."""
+    """An exception in force. ``rules``: the rules that it names, as "policy: rule"."""
 
     key: str
     rules: tuple[str, ...]

@@ -69,7 +69,7 @@ def notices(lines: Sequence[str]) -> Iterator[str]:
 
 
 def section(name: str, title: str, content: Iterable[str]) -> Iterator[str]:
-    """Yield a section; ``name`` is its id. ``title`` is a text of ours."""
+    """Yield a section; ``name`` is its id. ``title`` is a string of ours."""
     yield f'<section aria-labelledby="{name}"><h2 id="{name}">{title}</h2>'
     yield from content
     yield "</section>"

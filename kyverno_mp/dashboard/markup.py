@@ -1,11 +1,11 @@
-"""Write what pages of results have in common: texts, times, bars, rows of counts.
+"""Write what pages of results have in common: strings, times, bars, rows of counts.
 
-Room: dashboard. Takes: texts and Counts. Gives: HTML of parts of a page, and its
+Room: dashboard. Takes: strings and Counts. Gives: HTML of parts of a page, and its
 Content-Security-Policy. Next: pages.py, and the report command of cli.
 May touch: nothing outside its arguments.
 Source: WCAG 2.2 (1.1.1, 1.3.1, 1.4.1); CSP Level 3.
 
-SAFETY: names and messages come from objects and policies. Every text is escaped.
+SAFETY: names and messages come from objects and policies. Every string is escaped.
 """
 
 import base64
@@ -158,7 +158,7 @@ def group_row(group: Group, largest: int, link: str = "", more: str = "") -> str
 
 
 def text_of(text: str) -> str:
-    """Escape a text. Characters that HTML forbids or that reorder text are replaced."""
+    """Escape a string; replace characters that HTML forbids or that reorder text."""
     if not text.isprintable():
         text = "".join(
             one if one.isprintable() or one in "\n\t" else "\ufffd" for one in text

@@ -4,7 +4,7 @@ Room: dashboard. Takes: a View, the query. Gives: pages. Next: site.py; frame.py
 what is around them. May touch: nothing outside its arguments.
 Source: docs/dashboard.md.
 
-SAFETY: every text that is not ours goes through ``text_of`` or ``escape``.
+SAFETY: every string that is not ours goes through ``text_of`` or ``escape``.
 """
 
 from collections.abc import Iterator, Sequence

@@ -82,7 +82,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is kept at most. ``size``: bytes of texts."""
+    """What is kept at most. ``size``: bytes of strings."""
 
     reports: int = DASHBOARD_REPORTS_MAX
     results: int = DASHBOARD_RESULTS_MAX
@@ -95,7 +95,7 @@ class _Kept:
     """Empty for a report that found no room."""
     by_result: Counts
     size: int
-    """Bytes of the texts of all its results, also if they found no room."""
+    """Bytes of the strings of all its results, also if they found no room."""
     version: str
 
 
@@ -284,7 +284,7 @@ class Results:
 
 
 def _size_of(entries: Sequence[Entry]) -> int:
-    """Return the bytes of all texts; most of them repeat within a report."""
+    """Return the bytes of all strings; most of them repeat within a report."""
     texts = {
         text
         for one in entries

@@ -73,7 +73,7 @@ def _entry(
 
 
 def shortened(entry: Entry) -> Entry:
-    """Return an entry whose texts are bounded: other programs write reports, too."""
+    """Return an entry whose strings are bounded: other programs write reports, too."""
     return replace(
         entry,
         policy=_cut(entry.policy),

@@ -136,7 +136,7 @@ class UrlRules:
 
 
 def read_rules(allow: str, block: str, *, for_namespaced: bool = False) -> UrlRules:
-    """Parse lists of names and ranges. Raises: SettingInvalid (``reach.list``)."""
+    """Parse lists of names and ranges. Raises: SettingInvalid (``egress.list``)."""
     allowed_names, allowed_networks = _lists(allow)
     blocked_names, blocked_networks = _lists(block)
     return UrlRules(
@@ -149,18 +149,18 @@ def read_rules(allow: str, block: str, *, for_namespaced: bool = False) -> UrlRu
 
 
 def target_of(url: str) -> Target:
-    """Parse a URL. Raises: ExpressionFailed (``reach.url``)."""
+    """Parse a URL. Raises: ExpressionFailed (``egress.url``)."""
     if not url.isprintable() or " " in url or "\\" in url:
-        raise ExpressionFailed("reach.url", "the URL of the service is not a URL")
+        raise ExpressionFailed("egress.url", "the URL of the service is not a URL")
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ExpressionFailed("reach.url", f"URL {url!r} is not a URL") from error
+        raise ExpressionFailed("egress.url", f"URL {url!r} is not a URL") from error
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise ExpressionFailed("reach.url", f"URL {url!r} is not of http or https")
+        raise ExpressionFailed("egress.url", f"URL {url!r} is not of http or https")
     if parts.username is not None or parts.password is not None:
-        raise ExpressionFailed("reach.url", "a URL with credentials is not allowed")
+        raise ExpressionFailed("egress.url", "a URL with credentials is not allowed")
     path = parts.path or "/"
     return Target(
         parts.scheme,
@@ -174,7 +174,7 @@ def allowed(target: Target, found: Sequence[str], rules: UrlRules) -> list[Addre
     """Return the addresses to connect to, all of which are allowed.
 
     One denied address denies them all: a resolver that mixes allowed and denied
-    addresses is not trustworthy. Raises: ExpressionFailed (``reach.denied``).
+    addresses is not trustworthy. Raises: ExpressionFailed (``egress.denied``).
     """
     if any(matches(name, target.host) for name in rules.blocked_names):
         raise _denied(target)
@@ -240,7 +240,7 @@ def _parse(text: str) -> Address:
     try:
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError as error:
-        raise ExpressionFailed("reach.denied", "not an address") from error
+        raise ExpressionFailed("egress.denied", "not an address") from error
 
 
 def _lists(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
@@ -252,11 +252,11 @@ def _lists(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
         except ValueError:
             if not _HOST.fullmatch(entry):
                 raise SettingInvalid(
-                    "reach.list", f"{entry!r} is neither a host nor a range"
+                    "egress.list", f"{entry!r} is neither a host nor a range"
                 ) from None
             names.append(entry.lower())
     return tuple(names), tuple(networks)
 
 
 def _denied(target: Target) -> ExpressionFailed:
-    return ExpressionFailed("reach.denied", f"calls to {target.host} are not allowed")
+    return ExpressionFailed("egress.denied", f"calls to {target.host} are not allowed")

@@ -49,7 +49,7 @@ class LiveCalls:
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         """Return the decoded response.
 
-        Raises: ExpressionFailed (``context.apicall``, ``reach.*``), DeadlinePassed.
+        Raises: ExpressionFailed (``context.apicall``, ``egress.*``), DeadlinePassed.
         """
         body = self.fetch(request, deadline_ns)
         try:

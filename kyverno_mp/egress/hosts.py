@@ -13,12 +13,12 @@ from kyverno_mp.errors import KubeUnavailable
 def resolve_host(host: str) -> list[str]:
     """Return the distinct addresses of ``host``.
 
-    Raises: KubeUnavailable (``reach.dns``) when it does not resolve.
+    Raises: KubeUnavailable (``egress.dns``) when it does not resolve.
     """
     import socket  # PERF: start of the command line; see process/preload.py
 
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise KubeUnavailable("reach.dns", f"lookup {host}: no such host") from error
+        raise KubeUnavailable("egress.dns", f"lookup {host}: no such host") from error
     return list(dict.fromkeys(str(item[4][0]) for item in found))

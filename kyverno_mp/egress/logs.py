@@ -38,7 +38,7 @@ def open_logs(
         host = (parts.hostname or "").rstrip(".")
         if parts.scheme != "https" and not _is_named(host, rules):
             text = f"calls to {host} are not allowed without TLS"
-            raise ExpressionFailed("reach.denied", text)
+            raise ExpressionFailed("egress.denied", text)
         return transport(asked, deadline_ns)
 
     return call

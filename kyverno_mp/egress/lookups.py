@@ -1,4 +1,4 @@
-"""Resolve names within a deadline: a slow name server holds up nobody past it.
+"""Resolve names within a deadline: a slow name server delays nobody past it.
 
 Room: egress. Takes: a resolver that may hang, host names. Gives: Lookups.
 Next: egress/registries.py, egress/services.py.
@@ -6,7 +6,7 @@ May touch: threads of its own; DNS through the resolver.
 Source: docs/behaviour/lessons 4.2 rows 5-8 (no wait without a bound).
 
 The C library's resolver takes no timeout, and the author of a Pod chooses the name. So
-each look-up has a thread that nobody waits for longer than he has time.
+each look-up has a thread, for which a caller waits until its own deadline.
 """
 
 import threading
@@ -41,12 +41,12 @@ class Lookups:
     def soon(self, host: str) -> list[str]:
         """Return the addresses, for a caller that knows no deadline.
 
-        Raises: KubeUnavailable (``reach.dns``); what the resolver raises.
+        Raises: KubeUnavailable (``egress.dns``); what the resolver raises.
         """
         try:
             return self(host, time.monotonic_ns() + LOOKUP_S_MAX * 10**9)
         except DeadlinePassed as error:
-            raise KubeUnavailable("reach.dns", error.message) from error
+            raise KubeUnavailable("egress.dns", error.message) from error
 
     def _begun(self, host: str, deadline_ns: int) -> "Future[list[str]]":
         with self._lock:
@@ -69,7 +69,7 @@ class Lookups:
     def _look_up(self, host: str, own: "Future[list[str]]") -> None:
         try:
             found = self._resolve(host)
-        except Exception as error:  # noqa: BLE001 - its waiters get it
+        except Exception as error:  # noqa: BLE001 - raised in those that wait
             self._end(host)
             own.set_exception(error)
         else:

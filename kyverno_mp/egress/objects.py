@@ -55,7 +55,7 @@ class LiveObjects:
         resources = self._kinds.resources(selector)
         if not resources:
             raise ExpressionFailed(
-                "reach.kind", f"failed to get GVR for kind {_shown(asked)}"
+                "egress.kind", f"failed to get GVR for kind {_shown(asked)}"
             )
         found: list[Json] = []
         for resource in resources:
@@ -83,7 +83,7 @@ class LiveObjects:
         found = self._kinds.resources(KindSelector(group, version, kind, ""))
         if not found:
             raise ExpressionFailed(
-                "reach.kind",
+                "egress.kind",
                 f"failed to check if resource is namespaced or not ({kind} is not"
                 " served)",
             )
@@ -127,7 +127,7 @@ class LiveObjects:
             size += len(body)
             if size > LIVE_OBJECTS_BYTES_MAX:
                 raise ExpressionFailed(
-                    "reach.too_large",
+                    "egress.too_large",
                     f"{path} has more than {LIVE_OBJECTS_BYTES_MAX} bytes",
                 )
             page = _page(body, path)

@@ -4,7 +4,7 @@ Room: egress. Takes: a path after substitution, the policy's namespace. Gives: t
 in its normal form. Next: egress/api_calls.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/lessons 4.2 rows 17, 22, 25, 27; docs/behaviour/engine 3.7
-(texts).
+(messages).
 
 A path is split first and each segment is then decoded until it no longer changes, so
 the API server cannot see a ``..`` or ``/`` that this module did not see. The
@@ -31,7 +31,7 @@ _POWERS: Final = frozenset(
 def normal_path(path: str) -> str:
     """Return the normal form of ``/path?query``.
 
-    Raises: ExpressionFailed (``reach.path``) when there is no normal form.
+    Raises: ExpressionFailed (``egress.path``) when there is no normal form.
     """
     parts, query = _split(path)
     return _joined(parts, query)
@@ -40,7 +40,8 @@ def normal_path(path: str) -> str:
 def namespaced_path(path: str, namespace: str, method: str = "GET") -> str:
     """Return the normal form of a path inside ``namespace``.
 
-    Raises: ExpressionFailed (``reach.namespace``, ``reach.path``) for every other path.
+    Raises: ExpressionFailed (``egress.namespace``, ``egress.path``) for every other
+    path.
     """
     parts, query = _split(path)
     clean = "/" + "/".join(parts)
@@ -69,7 +70,7 @@ def namespaced_path(path: str, namespace: str, method: str = "GET") -> str:
 def _split(path: str) -> tuple[list[str], str]:
     before, mark, query = path.partition("?")
     if not before.startswith("/") or not path.isprintable() or "#" in path:
-        raise ExpressionFailed("reach.path", f"path {path!r} is not a path")
+        raise ExpressionFailed("egress.path", f"path {path!r} is not a path")
     parts: list[str] = []
     for raw in before.split("/"):
         part = _decoded(raw)
@@ -92,7 +93,7 @@ def _decoded(raw: str) -> str:
             break
         part = decoded
     if _FORBIDDEN & set(part) or not part.isprintable():
-        raise ExpressionFailed("reach.path", f"segment {raw!r} is not part of a path")
+        raise ExpressionFailed("egress.path", f"segment {raw!r} is not part of a path")
     return part
 
 
@@ -109,4 +110,4 @@ def _joined(parts: list[str], query: str) -> str:
 
 
 def _refused(text: str) -> ExpressionFailed:
-    return ExpressionFailed("reach.namespace", text)
+    return ExpressionFailed("egress.namespace", text)

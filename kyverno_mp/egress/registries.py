@@ -1,4 +1,4 @@
-"""Call image registries for rules: checked addresses, few calls at once, kept open.
+"""Call image registries for rules: addresses checked, few calls at once, pooled.
 
 Room: egress. Takes: RegistryCalls of registry/session.py. Gives: RegistryResponses;
 satisfies registry.exchange.Exchange. Next: webhook/images.py.
@@ -98,7 +98,7 @@ class RegistryTransport:
     def __call__(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
         """Send one request and read the whole response.
 
-        Raises: ExpressionFailed (``reach.denied``: the address is not allowed),
+        Raises: ExpressionFailed (``egress.denied``: the address is not allowed),
         RequestInvalid, RegistryUnavailable, DeadlinePassed.
         """
         try:

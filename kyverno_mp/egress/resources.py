@@ -141,5 +141,5 @@ def _base(api_version: str, namespace: str) -> str:
 def _plain(name: str) -> str:
     """Return one segment of a path. Raises: ExpressionFailed for what is none."""
     if not name or name in (".", "..") or "/" in name or "%" in name:
-        raise ExpressionFailed("reach.path", f"{name!r} is not a name")
+        raise ExpressionFailed("egress.path", f"{name!r} is not a name")
     return segment(name)

@@ -69,11 +69,11 @@ class Services:
     def call(self, request: ApiRequest, deadline_ns: int) -> bytes:
         """Return the body of a 2xx answer.
 
-        Raises: ExpressionFailed (``reach.*``, ``context.apicall``), DeadlinePassed.
+        Raises: ExpressionFailed (``egress.*``, ``context.apicall``), DeadlinePassed.
         """
         if request.policy_namespace and not self._rules.urls.for_namespaced:
             raise ExpressionFailed(
-                "reach.denied", "namespaced policies may not call services"
+                "egress.denied", "namespaced policies may not call services"
             )
         body = None if request.body is None else msgspec.json.encode(request.body)
         answer = self._asked(request, body, deadline_ns)
@@ -107,7 +107,7 @@ class Services:
         try:
             found = self._resolve(target.host, min(deadline_ns, own_ns))
         except KubeUnavailable as error:
-            raise ExpressionFailed("reach.dns", error.message) from error
+            raise ExpressionFailed("egress.dns", error.message) from error
         except DeadlinePassed as error:
             raise _late(error.message, own_ns, deadline_ns) from error
         addresses = allowed(target, found, self._rules.urls)[:SERVICE_ADDRESSES_MAX]
@@ -183,7 +183,7 @@ def _late(
     if own_ns < deadline_ns:
         # The call's own timeout has passed, not the caller's deadline.
         return ExpressionFailed("context.apicall", text)
-    return DeadlinePassed("reach.deadline", text)
+    return DeadlinePassed("egress.deadline", text)
 
 
 def _dial(addresses: list[Address], port: int, timeout_s: float) -> socket.socket:

@@ -79,10 +79,10 @@ class Runtime:
     ``resolve_host``: gives the addresses of a DNS name for ``is_external_url``, raising
     DependencyError when it cannot; None means that no name can be resolved.
     ``images``: gives the operator's default registry.
-    ``keeps_bytes``: decoded bytes that are not UTF-8 stay in texts as lone surrogates;
-    otherwise each becomes U+FFFD, because a response can contain only valid text.
-    ``bindings``: the values of ``$name`` in assertion trees, or None; any object with
-    ``get(name, default)``, so values can be computed on demand.
+    ``keeps_bytes``: decoded bytes that are not UTF-8 stay in strings as lone
+    surrogates; otherwise each becomes U+FFFD, because a response can contain only valid
+    text. ``bindings``: the values of ``$name`` in assertion trees, or None; any object
+    with ``get(name, default)``, so values can be computed on demand.
     """
 
     __slots__ = (
@@ -286,7 +286,7 @@ class Runtime:
         self._set_limit()
 
     def charge_bytes(self, count: int) -> None:
-        """Charge the bytes of a text before building it; raises BudgetExceeded."""
+        """Charge the bytes of a string before building it; raises BudgetExceeded."""
         self.bytes_left -= count
         if self.bytes_left < 0:
             raise BudgetExceeded("expr.bytes", "expression exceeded its byte budget")
@@ -332,7 +332,7 @@ class Runtime:
         return True
 
     def charge_read(self, *texts: str) -> None:
-        """Charge one pass over texts."""
+        """Charge one pass over strings."""
         self.charge(sum(map(len, texts)) // CHARACTERS_PER_STEP)
 
     def charge_printed(self, length: int) -> None:
@@ -341,7 +341,7 @@ class Runtime:
         self.charge_bytes(2 * length)
 
     def charge_made(self, length: int, like: str) -> None:
-        """Charge a text of ``length`` characters as wide as those of ``like``."""
+        """Charge a string of ``length`` characters as wide as those of ``like``."""
         self.charge(length // CHARACTERS_PER_STEP)
         self.charge_bytes(length * width_of(like))
 

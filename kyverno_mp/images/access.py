@@ -100,7 +100,7 @@ class ServedClients:
 
         def keychain(reference: Reference, deadline_ns: int) -> Credentials:
             # SAFETY: who may write a policy need not be trusted with our credentials,
-            # which anybody on the way reads if no certificate is verified.
+            # which anyone on the network can read if no certificate is verified.
             if exposed and not own:
                 return ANONYMOUS
             if exposed and access.is_tenants:

@@ -4,7 +4,7 @@ Room: images. Takes: a registry Client, references. Gives: digests, Layers.
 Next: images/cosign.py. May touch: the network through registry/client.py.
 Source: docs/behaviour/images 3.2, 6 (referrers, HTTP errors, digests).
 
-Failures have the texts of go-containerregistry, which reports contain.
+Failures have the messages of go-containerregistry, which reports contain.
 """
 
 from collections.abc import Iterator, Mapping
@@ -104,12 +104,16 @@ class Artifacts:
 
         Raises: ExpressionFailed with the text of a GET, DependencyError.
         """
-        named = parsed(f"{place.place}@{digest}")
+        return self.manifest(parsed(f"{place.place}@{digest}"), deadline_ns)
+
+    def manifest(self, named: Reference, deadline_ns: int) -> Descriptor:
+        """Return what a reference names, as ``document``."""
         url, answer = self._manifest(named, deadline_ns)
         if answer.status != _OK:
             raise failed(http_error(url, answer))
         kind = answer.headers.get("content-type", "").partition(";")[0].strip()
-        return Descriptor(kind, _digest(answer.body, digest, named.name), answer.body)
+        digest = _digest(answer.body, named.digest, named.name)
+        return Descriptor(kind, digest, answer.body)
 
     def blob(self, place: Reference, digest: str, deadline_ns: int) -> bytes:
         """Return a blob whose bytes have the digest.
@@ -137,13 +141,18 @@ class Artifacts:
         return listed
 
     def signatures(
-        self, place: Reference, digest: str, suffix: str, deadline_ns: int
+        self,
+        place: Reference,
+        digest: str,
+        suffix: str,
+        deadline_ns: int,
+        prefix: str = "",
     ) -> list[Layer]:
         """Return the layers of the manifest that a tag made of the digest names.
 
         Raises: ExpressionFailed, DependencyError.
         """
-        tag = f"{digest.replace(':', '-', 1)}.{suffix}"
+        tag = f"{prefix}{digest.replace(':', '-', 1)}.{suffix}"
         named = Reference(place.registry, place.repository, tag, "")
         url, answer = self._manifest(named, deadline_ns)
         if answer.status == _MISSING:

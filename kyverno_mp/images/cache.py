@@ -115,7 +115,7 @@ class ImageCache:
     def flight(self, key: bytes, deadline_ns: int) -> Iterator[None]:
         """Let one caller in the pod at a time verify what the key stands for.
 
-        A caller does not wait long, nor past its deadline: then it goes on alone.
+        A caller waits only briefly, and not past its deadline; then it verifies alone.
         """
         path = self._path(key, _LOCK)
         # Nothing comes of waiting for a result that is not kept.
@@ -194,7 +194,7 @@ def _remove_left_behind(path: Path) -> None:
         return
     held = _locked(path)
     if held is not None:
-        # Nobody has it; whoever waits for it sees that the file is another one.
+        # It is unlocked; those that wait for it see that the file is another one.
         path.unlink()
         os.close(held)
 

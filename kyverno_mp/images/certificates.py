@@ -1,11 +1,11 @@
-"""Read certificates: PEM texts, names, usages, Fulcio's extensions.
+"""Read certificates: PEM strings, names, usages, Fulcio's extensions.
 
-Room: images. Takes: PEM texts, certificates. Gives: certificates, what they say.
+Room: images. Takes: PEM strings, certificates. Gives: certificates, what they say.
 Next: images/chains.py, images/identity.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.3, 3.7; Go's crypto/x509 (which names it reads).
 
 Parsing is that of ``cryptography``. What it cannot read raises Unproved: a
-certificate of a registry is anybody's bytes.
+certificate of a registry is untrusted input.
 """
 
 import warnings

@@ -31,10 +31,14 @@ _CUSTOM: Final = "https://cosign.sigstore.dev/attestation/v1"
 
 
 class Verified(NamedTuple):
-    """A payload or statement that is signed, and the certificate of the signature."""
+    """A payload or statement that is signed, and the certificate of the signature.
+
+    ``annotations``: those of the layer, which nobody has signed.
+    """
 
     content: dict[str, Json]
     certificate: x509.Certificate | None
+    annotations: Mapping[str, Json] = {}
 
 
 def verified_payloads(
@@ -119,7 +123,7 @@ def _payload(layer: Layer, digest: str, terms: Terms) -> Verified:
         shown = claimed if type(claimed) is str else ""
         raise Unproved(f"invalid or missing digest in claim: {shown}")
     proof.check_time(signer, terms)
-    return Verified(payload, proof.certificate)
+    return Verified(payload, proof.certificate, layer.annotations)
 
 
 def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
@@ -138,7 +142,7 @@ def _statement(layer: Layer, digest: str, terms: Terms) -> Verified:
     if not _is_about(statement, digest):
         raise Unproved("no matching subject digest found")
     proof.check_time(signer, terms)
-    return Verified(_shown(statement), proof.certificate)
+    return Verified(_shown(statement), proof.certificate, layer.annotations)
 
 
 def _signed_body(envelope: Mapping[str, Json], check: Check, terms: Terms) -> bytes:

@@ -1,6 +1,6 @@
 """Decode the JSON and base64 of bundles and log entries.
 
-Room: images. Takes: texts. Gives: plain data, bytes. Next: images/rekor.py.
+Room: images. Takes: strings. Gives: plain data, bytes. Next: images/rekor.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5 (bundles).
 

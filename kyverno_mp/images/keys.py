@@ -1,6 +1,6 @@
 """Read public keys and check signatures with them.
 
-Room: images. Takes: PEM texts, the name of a hash, bytes. Gives: Check functions.
+Room: images. Takes: PEM strings, the name of a hash, bytes. Gives: Check functions.
 Next: images/cosign.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 1.2 (keys), 3.1 (cert without chain), 3.4.
 
@@ -159,7 +159,7 @@ def load_certificate(der: bytes) -> x509.Certificate:
             warnings.simplefilter("ignore", CryptographyDeprecationWarning)
             return x509.load_der_x509_certificate(der)
     except (x509.InvalidVersion, UnsupportedAlgorithm) as error:
-        # These are no ValueErrors, and the bytes may be anybody's.
+        # These are not ValueErrors, and the bytes are untrusted.
         raise ValueError(str(error)) from error
 
 
@@ -176,7 +176,7 @@ def _hash(algorithm: str) -> hashes.HashAlgorithm:
 
 
 def _unread(reference: str) -> str:
-    """Say why a reference is not followed.
+    """Return why a reference is not followed.
 
     SAFETY: upstream opens files, environment variables and URLs that the author of a
     policy names.

@@ -23,7 +23,7 @@ Send: TypeAlias = Callable[[str, bytes, int], tuple[int, bytes]]
 _PATH: Final = "/api/v1/log/entries/retrieve"
 _OK: Final = 200
 _PREFIX: Final = "searching log query"
-_DENIED: Final = "reach.denied"
+_DENIED: Final = "egress.denied"
 _NO_ANSWER: Final = "the log gave no answer"
 
 
@@ -34,7 +34,7 @@ def search_log(
 
     ``is_quiet``: the text of a failure must not say what the server has answered, and
     the URL has no path, because a tenant has chosen the server.
-    KYVERNO: a log that cannot be reached is a failure, no outage
+    KYVERNO: an unreachable log is a failure, not an outage
     (docs/behaviour/images 2.4). Raises: Unproved.
     """
     target = _base(url, is_quiet=is_quiet) + _PATH
@@ -42,7 +42,7 @@ def search_log(
     try:
         status, body = send(target, query, deadline_ns)
     except DeadlinePassed:
-        # SAFETY: a review that runs out of time has no verdict; upstream's has one.
+        # SAFETY: a review that runs out of time has no verdict; upstream gives one.
         raise
     except (DependencyError, InputError) as error:
         is_told = not is_quiet or error.code == _DENIED

@@ -1,6 +1,7 @@
 """The public keys of transparency logs, by the log's identifier.
 
-Room: images. Takes: PEM texts. Gives: LogKeys. Next: images/rekor.py, images/ctlog.py.
+Room: images. Takes: PEM strings. Gives: LogKeys. Next: images/rekor.py,
+images/ctlog.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5, 3.6; RFC 6962 3.2 (identifier of a log).
 """

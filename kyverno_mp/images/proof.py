@@ -5,7 +5,7 @@ Next: images/cosign.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.2 (annotations), 3.3 (steps 1 to 3, and 6), 3.5.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -60,7 +60,8 @@ class Layer:
 class Terms:
     """What a signature must satisfy.
 
-    Without ``key`` its certificate must be below ``roots``. ``log`` and ``scts``: keys
+    Without ``key`` its certificate must be below ``roots``, or have the chain that
+    ``chain_of`` returns, or raises Unproved. ``log`` and ``scts``: keys
     of the logs that must know it, None = ignored; ``search`` asks a log for a signature
     that has no bundle. ``tick`` raises when the time is up; ``hold`` gets the end of a
     signature that only holds today.
@@ -71,6 +72,7 @@ class Terms:
     roots: tuple[x509.Certificate, ...] = ()
     log: LogKeys | None = None
     scts: LogKeys | None = None
+    chain_of: Callable[[x509.Certificate], Sequence[x509.Certificate]] | None = None
     authority: Authority | None = None
     search: Callable[[Signed], bytes] | None = None
     tick: Callable[[], None] = lambda: None
@@ -108,7 +110,10 @@ class Proof(NamedTuple):
         others = self.chain[:-1]
         begin = certificate.not_valid_before_utc
         try:
-            chain = verified_chain(certificate, terms.roots, others, begin)
+            if terms.chain_of is not None:
+                chain = list(terms.chain_of(certificate))
+            else:
+                chain = verified_chain(certificate, terms.roots, others, begin)
         except Unproved as error:
             text = f"cert verification failed: {error}"
             raise Unproved(text + UNTRUSTED) from None

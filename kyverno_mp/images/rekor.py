@@ -215,7 +215,7 @@ def check_inclusion(body: bytes, proof: Mapping[str, Json]) -> bytes:
     """
     index, size = proof.get("logIndex"), proof.get("treeSize")
     root, listed = proof.get("rootHash"), proof.get("hashes")
-    # JSON of protocol buffers has 64 bit integers as texts; the caller converts them.
+    # JSON of protocol buffers has 64 bit integers as strings; the caller converts them.
     if type(index) is not int or type(size) is not int or type(root) is not str:
         raise Unproved("inclusion proof fields not provided")
     given = listed if type(listed) is list else []

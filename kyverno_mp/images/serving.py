@@ -135,7 +135,7 @@ class ServedReview:
             place = parsed(asked.image).place
             digest = self.digest(asked.image, asked.access, deadline_ns)
         except ExpressionFailed:
-            # Verification finds it too, and has the text for it.
+            # Verification fails as well, with the right message.
             return None
         whole = asked._replace(image="", use_cache=True)
         bound = [_VERSION, kind, place, digest, whole]

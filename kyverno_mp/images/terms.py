@@ -1,4 +1,4 @@
-"""Make the Terms of one attestor from its texts, in upstream's order.
+"""Make the Terms of one attestor from its strings, in upstream's order.
 
 Room: images. Takes: a SignatureQuery, a TrustRoot. Gives: Terms.
 Next: images/verifier.py. May touch: the network through the TrustRoot it is given.

@@ -42,6 +42,8 @@ _STAMPING: Final = ExtendedKeyUsageOID.TIME_STAMPING
 _CHAIN: Final = "error while verifying with chain: pkcs7: failed to verify"
 _PARSE: Final = "error parsing response into Timestamp"
 _LENGTH_BYTES_MAX: Final = 3
+_GRANTED: Final = bytes.fromhex("3003020100")
+"""The status of a response that has a token."""
 _SHA: Final = {
     "2.16.840.1.101.3.4.2.1": hashlib.sha256,
     "2.16.840.1.101.3.4.2.2": hashlib.sha384,
@@ -102,6 +104,35 @@ def verified_timestamp(
         # The parts of a response are parsed when they are first asked for.
         raise Unproved(f"{_PARSE}: {error}") from None
     return at
+
+
+def verified_token(
+    token: bytes, signed: bytes, roots: Sequence[x509.Certificate]
+) -> datetime:
+    """Return the time of a token without its response, below trusted certificates.
+
+    The certificates between are those in the token. Raises: Unproved.
+    """
+    if len(token) > IMAGE_TIMESTAMP_BYTES_MAX:
+        raise Unproved(f"{_PARSE}: more than {IMAGE_TIMESTAMP_BYTES_MAX} bytes")
+    response = _value(0x30, _GRANTED + token)
+    try:
+        given = _certificates(_decoded(response))
+        others = [one for one in given if is_authority(one) and one not in roots]
+    except (ValueError, TypeError, OverflowError, LookupError) as error:
+        raise Unproved(f"{_PARSE}: {error}") from None
+    return verified_timestamp(
+        response, signed, Authority(None, tuple(others), tuple(roots))
+    )
+
+
+def _value(tag: int, content: bytes) -> bytes:
+    """Return a value in DER."""
+    length = len(content)
+    if length < 0x80:  # noqa: PLR2004 - the short form
+        return bytes((tag, length)) + content
+    size = (length.bit_length() + 7) // 8
+    return bytes((tag, 0x80 | size)) + length.to_bytes(size) + content
 
 
 def _decoded(response: bytes) -> "TimeStampResponse":

@@ -113,6 +113,10 @@ class TufTrustRoot:
         """Return the keys of the certificate logs. Raises: ExpressionFailed."""
         return self._keys("CTFE", _CTFE, deadline_ns)
 
+    def check(self, deadline_ns: int) -> None:
+        """Require that the repository can be read. Raises: ExpressionFailed."""
+        self._current(deadline_ns)
+
     def target(self, name: str, deadline_ns: int) -> bytes:
         """Return a file of the repository. Raises: ExpressionFailed."""
         content = self._current(deadline_ns).contents.get(name)

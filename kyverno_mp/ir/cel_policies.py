@@ -48,6 +48,16 @@ class MutatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     reinvokes: bool = False
     """``reinvocationPolicy`` is IfNeeded."""
     effects: int = EFFECT_PURE
+    skips_background: bool = True
+    """Requests of the background pool's account are left out."""
+
+    @property
+    def mutates_request(self) -> bool:
+        """Whether it changes the object of the request, and not only targets."""
+        targets = self.targets
+        return targets is None or not (
+            targets.constraints.rules or targets.expression is not None
+        )
 
 
 class GeneratingPolicyIR(msgspec.Struct, frozen=True, array_like=True):

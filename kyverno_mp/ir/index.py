@@ -34,7 +34,7 @@ BY_NAMESPACE_PREFIX: Final = 8
 BY_NAME_PREFIX: Final = 9
 BY_USER_PREFIX: Final = 10
 BY_GROUP_PREFIX: Final = 11
-"""Patterns with wildcards, indexed by the literal text before the first wildcard."""
+"""Patterns with wildcards, indexed by the literal string before the first wildcard."""
 EXCLUDING: Final = 16
 """Added to a dimension: the rules found are certainly excluded and are removed."""
 
@@ -84,7 +84,7 @@ class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
 
     ``content`` is the record of the policy and those of its rules, joined by
     ``pack_parts``; ``entries`` has one tuple for each rule. ``is_cel``: a policy of
-    policies.kyverno.io, whose one record is a ValidatingPolicyIR and whose keys name
+    policies.kyverno.io, whose one record is that of its kind and whose keys name
     resources, not kinds.
     """
 
@@ -130,7 +130,7 @@ def gate_namespace(policy: PolicyHeadIR) -> str:
 def posting_key(selector: int, operation: str, dimension: int, value: str) -> bytes:
     """Return the key of the rules found by one index entry.
 
-    SAFETY: the length of the operation separates it from the texts of policies,
+    SAFETY: the length of the operation separates it from the strings of policies,
     regardless of their content.
     """
     text = f"i{selector},{dimension},{len(operation)},{operation}{value}"

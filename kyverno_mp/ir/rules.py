@@ -19,7 +19,7 @@ from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.image import ImageExtractor
 from kyverno_mp.values.jsonvalue import Json
 
-LAYOUT_VERSION: Final = 10
+LAYOUT_VERSION: Final = 11
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 

@@ -3,7 +3,7 @@
 Room: kube. Takes: the outcome of rules. Gives: PolicyMessages, whose methods return
 EventInfos. Next: controllers/admission_events.py (reviews), reports/scan_events.py
 (scans). May touch: nothing outside its arguments.
-Source: docs/behaviour/controllers 9.1 (texts, objects, reasons, actions); Kyverno
+Source: docs/behaviour/controllers 9.1 (messages, objects, reasons, actions); Kyverno
 pkg/event/events.go.
 """
 

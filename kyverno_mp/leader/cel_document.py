@@ -41,12 +41,14 @@ def compile_cel_document(
     exceptions: Sequence[CelPolicyException],
     *,
     force_ignore: bool,
+    has_background: bool = False,
 ) -> CompileOutcome:
     """Read, check, compile and encode one policy. Raises: InputError.
 
     An exception that does not compile, or whose condition would call anything, exempts
     nothing, and the status says so.
     """
+    del has_background  # for kinds that change other objects
     decoded = decode_validating_policy(
         in_namespace(raw, document.key[1]), file=document.file
     )

@@ -65,6 +65,10 @@ def _cel(plural: str, *, namespaced: bool) -> Resource:
 CEL_RESOURCES: Final = {
     "ValidatingPolicy": _cel("validatingpolicies", namespaced=False),
     "NamespacedValidatingPolicy": _cel("namespacedvalidatingpolicies", namespaced=True),
+    "MutatingPolicy": _cel("mutatingpolicies", namespaced=False),
+    "NamespacedMutatingPolicy": _cel("namespacedmutatingpolicies", namespaced=True),
+    "GeneratingPolicy": _cel("generatingpolicies", namespaced=False),
+    "NamespacedGeneratingPolicy": _cel("namespacedgeneratingpolicies", namespaced=True),
 }
 """v1beta1 is what every release of Kyverno that has these kinds serves."""
 CEL_EXCEPTIONS: Final = _cel("policyexceptions", namespaced=True)
@@ -111,7 +115,7 @@ class ClusterPolicies:
         # The keys of all changes up to these versions are taken below.
         self._polled_versions = {
             informer.scope.resource.plural: int(informer.notified_version)
-            for informer in (*self.informers[:2], *self.cel_informers[:2])
+            for informer in self.policy_informers
             if informer.notified_version.isdecimal()
         }
         for changes in self._changed_keys:
@@ -147,6 +151,11 @@ class ClusterPolicies:
         text = informer.version_of(key)
         return informer.scope.resource.plural, int(text) if text.isdecimal() else 0
 
+    @property
+    def policy_informers(self) -> list[Informer[bytes]]:
+        """All informers of policies, without those of exceptions."""
+        return [*self.informers[:2], *self.cel_informers[: len(CEL_RESOURCES)]]
+
     def exception(self, key: Key) -> bytes | None:
         """Return a PolicyException from the cache."""
         return self.informers[2].get(key) if self.informers else None
@@ -160,7 +169,7 @@ class ClusterPolicies:
         """Return the cluster's present policies in CEL, as JSON."""
         return [
             text
-            for informer in self.cel_informers[:2]
+            for informer in self.cel_informers[: len(CEL_RESOURCES)]
             for text in informer.snapshot().values()
         ]
 

@@ -59,7 +59,7 @@ class CompileCache:
     def take(self, identity: bytes, generation: int) -> CompileOutcome | None:
         """Return the earlier outcome of the same inputs, None if none is kept.
 
-        ``generation``: of the present document; a text may occur again later.
+        ``generation``: of the present document; the same text may occur again.
         """
         content = self._used.get(identity) or self._before.get(identity)
         if content is None:

@@ -62,7 +62,7 @@ def compile_document(
 
 
 def clip(text: str) -> str:
-    """Return the start of a text, as long as a status may be."""
+    """Return the start of a string, as long as a status may be."""
     if len(text) <= STATUS_TEXT_LENGTH_MAX:
         return text
     return text[:STATUS_TEXT_LENGTH_MAX] + "..."

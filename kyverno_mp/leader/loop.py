@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from kyverno_mp.leader.cel_kinds import CEL_SEGMENTS
 from kyverno_mp.leader.cluster_data import ClusterDataFolder
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
 from kyverno_mp.leader.configuration import FixedConfiguration
@@ -29,7 +30,6 @@ from kyverno_mp.limits import COMPILE_SLICE_S, FIRST_PUBLICATION_S
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.queues.signals import SignalWait
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.configured import SETTINGS
 from kyverno_mp.snapshot.data import encode_data
 from kyverno_mp.snapshot.policies import POLICIES
@@ -45,7 +45,8 @@ PAGES: Final = "pages"
 """Name of the folder of metric pages there."""
 _WAKE: Final = signal.SIGURG
 """The signal that ends a pause from another thread; ignored outside a pause."""
-_OTHERS: Final = frozenset({POLICIES, CEL_POLICIES, SETTINGS})
+_OF_POLICIES: Final = frozenset((POLICIES, *CEL_SEGMENTS))
+_OTHERS: Final = _OF_POLICIES | {SETTINGS}
 """The segments that are not cluster data."""
 _ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGHUP})
 _SIGNALS: Final = _ORDERS | {_WAKE}
@@ -88,7 +89,7 @@ class Leader:
         self._policy_store = PolicyStore(
             exception_filter(settings),
             force_ignore=settings.force_failure_policy_ignore,
-            # Only pods with a webhook report that nothing carries out a policy.
+            # Only pods with a webhook report that no pool executes a policy.
             has_background=settings.has_background_pool or not settings.runs_webhook,
             on_progress=beat,
             cache=read_compile_cache(runtime_dir / SNAPSHOT),
@@ -127,7 +128,7 @@ class Leader:
         changes = self._poll_policies(now_ns, force=force)
         problems = changes.problems
         generation = self._status.generation
-        damaged = not {POLICIES, CEL_POLICIES}.isdisjoint(corrupt)
+        damaged = not _OF_POLICIES.isdisjoint(corrupt)
         if changes or first or damaged or self._policy_set.waiting:
             before = self._policy_set
             self._policy_set = self._policy_store.update(

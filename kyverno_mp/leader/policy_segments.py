@@ -8,9 +8,8 @@ Source: docs/architecture.md 3 (snapshot).
 import logging
 from collections.abc import Sequence
 
+from kyverno_mp.leader.cel_kinds import CEL_KINDS, CEL_SEGMENTS
 from kyverno_mp.leader.policy_store import PolicySet
-from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
-from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter
 from kyverno_mp.snapshot.publish import Publisher
 from kyverno_mp.telemetry.log import fields
@@ -19,12 +18,12 @@ _log = logging.getLogger(__name__)
 
 
 class PolicySegments:
-    """The two segments, and what their writers keep between publications."""
+    """The segments, and what their writers keep between publications."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._writer = PoliciesWriter()
-        self._cel_writer = PoliciesWriter()
+        self._cel_writers = {segment: PoliciesWriter() for segment in CEL_SEGMENTS}
 
     def publish(self, policy_set: PolicySet) -> int:
         """Publish the policies of kyverno.io; return their generation."""
@@ -51,37 +50,56 @@ class PolicySegments:
     def publish_cel(
         self, policy_set: PolicySet, before: PolicySet | None, corrupt: Sequence[str]
     ) -> bool:
-        """Publish the policies in CEL if they changed; return whether it did.
+        """Publish the policies in CEL that changed; return whether some did.
 
         The other policies must follow with their next generation, which is that of
-        both: a worker that serves it has these, too. ``before`` None: nothing was
+        all: a worker that serves it has these, too. ``before`` None: nothing was
         published yet.
         """
-        names = names_of(policy_set, is_cel=True)
+        published = [
+            self._publish_segment(segment, policy_set, before, corrupt)
+            for segment in self._cel_writers
+        ]
+        return any(published)
+
+    def _publish_segment(
+        self,
+        segment: str,
+        policy_set: PolicySet,
+        before: PolicySet | None,
+        corrupt: Sequence[str],
+    ) -> bool:
+        names = names_of(policy_set, segment)
+        policies = policy_set.cel.get(segment, ())
         if (
             before is not None
-            and policy_set.cel == before.cel
-            and names == names_of(before, is_cel=True)
-            and CEL_POLICIES not in corrupt
+            and policies == before.cel.get(segment, ())
+            and names == names_of(before, segment)
+            and segment not in corrupt
         ):
             return False
         self._publisher.publish(
-            CEL_POLICIES,
-            lambda generation, salt: self._cel_writer.encode(
-                policy_set.cel,
+            segment,
+            lambda generation, salt: self._cel_writers[segment].encode(
+                policies,
                 generation=generation,
                 salt=salt,
                 names=names,
-                segment=CEL_POLICIES,
+                segment=segment,
             ),
         )
         return True
 
 
-def names_of(policy_set: PolicySet, *, is_cel: bool = False) -> list[str]:
-    """Return the keys of all policies, as in the paths of their webhooks."""
+def names_of(policy_set: PolicySet, segment: str = POLICIES) -> list[str]:
+    """Return the keys of the policies of a segment, as in their webhooks' paths."""
     return [
         f"{one.namespace}/{one.name}" if one.namespace else one.name
         for one in policy_set.policies
-        if (one.kind in VALIDATING_POLICY_KINDS) is is_cel
+        if _segment_of(one.kind) == segment
     ]
+
+
+def _segment_of(kind: str) -> str:
+    known = CEL_KINDS.get(kind)
+    return POLICIES if known is None else known.segment

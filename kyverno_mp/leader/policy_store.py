@@ -15,14 +15,14 @@ not wait for slow ones.
 import logging
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
-from kyverno_mp.leader.cel_document import compile_cel_document
+from kyverno_mp.leader.cel_kinds import CEL_KINDS
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.compile_document import clip, compile_document
 from kyverno_mp.leader.exceptions import (
@@ -40,14 +40,9 @@ from kyverno_mp.leader.stored_document import (
     documents_of,
     policy_key,
 )
-from kyverno_mp.limits import (
-    POLICY_RULES_MAX,
-)
+from kyverno_mp.limits import POLICY_RULES_MAX
 from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.validating_policy import (
-    VALIDATING_POLICY_KINDS,
-    CelPolicyException,
-)
+from kyverno_mp.policy.validating_policy import CelPolicyException
 from kyverno_mp.values.jsonvalue import Json
 
 _STAYS = "; the last valid version stays in force"
@@ -69,8 +64,8 @@ class PolicySet:
     """Those of the problems that concern whole files."""
     waiting: int = 0
     """Policies that wait for compilation in the next update."""
-    cel: tuple[EncodedPolicy, ...] = ()
-    """The policies in CEL, which have a segment of their own."""
+    cel: Mapping[str, tuple[EncodedPolicy, ...]] = field(default_factory=dict)
+    """The policies in CEL, by the name of their segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,7 @@ class PolicyStore:
 
         ``allows_exceptions`` returns whether a namespace may have PolicyExceptions.
         ``force_ignore``: every policy has failurePolicy Ignore, as its webhook.
-        ``has_background``: a background pool carries out what reviews trigger.
+        ``has_background``: a background pool executes what reviews trigger.
         ``on_progress``: called periodically during compilation. ``cache``: results of
         an earlier policy store.
         """
@@ -150,10 +145,17 @@ class PolicyStore:
         self._take_exceptions(exceptions, problems)
         changes_made, waiting = self._compile_due(policies, out_of_time)
         ordered = sorted(self._entries.items())
-        encoded = [e.encoded for _, e in ordered if e.encoded is not None]
+        encoded: list[EncodedPolicy] = []
+        cel: dict[str, list[EncodedPolicy]] = {}
+        for (kind, _, _), entry in ordered:
+            if entry.encoded is None:
+                continue
+            known = CEL_KINDS.get(kind)
+            found = encoded if known is None else cel.setdefault(known.segment, [])
+            found.append(entry.encoded)
         return PolicySet(
-            encoded=tuple(one for one in encoded if not one.is_cel),
-            cel=tuple(one for one in encoded if one.is_cel),
+            encoded=tuple(encoded),
+            cel={segment: tuple(found) for segment, found in cel.items()},
             policies=tuple(entry.status for _, entry in ordered),
             problems=tuple(problems),
             unread=tuple(self._file_problems.values()),
@@ -308,12 +310,14 @@ class PolicyStore:
         exceptions = [self._exceptions[key] for key in sorted(self._exceptions)]
         raw = document.raw()
         refuse_unstorable(raw, document.key)
-        if document.key[0] in VALIDATING_POLICY_KINDS:
-            return compile_cel_document(
+        known = CEL_KINDS.get(document.key[0])
+        if known is not None:
+            return known.compile(
                 document,
                 raw,
                 self._cel_exceptions(document.key),
                 force_ignore=self._force_ignore,
+                has_background=self._has_background,
             )
         return compile_document(
             document,

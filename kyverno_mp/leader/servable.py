@@ -16,8 +16,9 @@ from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 UNSUPPORTED: Final = "leader.unsupported"
 UNSUPPORTED_KIND: Final = "leader.unsupported_kind"
 NO_BACKGROUND: Final = "leader.no_background_pool"
-_NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
-"""Message for rules that nobody carries out: the installation runs no pool for them."""
+NO_POOL: Final = "(no background pool: KYVERNO_MP_BACKGROUND_WORKERS)"
+"""Message for rules that need a pool which this installation does not run."""
+_CLEANUP_KINDS: Final = frozenset({"CleanupPolicy", "ClusterCleanupPolicy"})
 _OTHERS: Final = "; its other rules are in force"
 
 
@@ -26,7 +27,7 @@ def servable(
 ) -> tuple[CompiledPolicy, str]:
     """Leave out the rules that this version cannot evaluate or apply; name them.
 
-    ``has_background``: a background pool carries out what reviews trigger.
+    ``has_background``: a background pool executes what reviews trigger.
 
     The others are in force: without them, requests that they deny would be allowed.
     Raises: PolicyInvalid when none remain, or when a rule that is left out might have
@@ -63,12 +64,15 @@ def missing_feature(rule: RuleIR, *, has_background: bool) -> str:
     if rule.unsupported or has_background:
         return rule.unsupported
     if rule.rule_type == "generate":
-        return f"generate {_NO_POOL}"
+        return f"generate {NO_POOL}"
     if rule.mutate is not None and rule.mutate.targets is not None:
-        return f"mutate existing {_NO_POOL}"
+        return f"mutate existing {NO_POOL}"
     return ""
 
 
 def unsupported_kind(kind: str) -> PolicyInvalid:
     """Return the error for a kind of policy that the service does not run."""
-    return PolicyInvalid(UNSUPPORTED_KIND, f"{kind} is not supported by this version")
+    text = f"{kind} is not supported by this version"
+    if kind in _CLEANUP_KINDS:
+        text = f"{kind}: clean-up policies are not read from folders, only in a cluster"
+    return PolicyInvalid(UNSUPPORTED_KIND, text)

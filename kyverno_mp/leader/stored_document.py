@@ -17,21 +17,18 @@ from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
 from kyverno_mp.policy.decode import is_known_kind
 from kyverno_mp.policy.load import RawDocument, load
-from kyverno_mp.policy.validating_policy import (
-    CEL_EXCEPTION,
-    VALIDATING_POLICY_KINDS,
-    is_validating_policy,
-)
+from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS, is_served
+from kyverno_mp.policy.validating_policy import CEL_EXCEPTION, is_validating_policy
 from kyverno_mp.values.jsonvalue import Json
 
 Key = tuple[str, str, str]
 """Kind, namespace, name."""
-_NAMESPACED = frozenset(
-    {"Policy", "PolicyException", "CleanupPolicy", "NamespacedValidatingPolicy"}
-)
+_NAMESPACED = frozenset({"Policy", "PolicyException", "CleanupPolicy"})
+"""Kinds with a namespace, and all whose names begin with ``Namespaced``."""
 FROM_CLUSTER = "kube://"
 """Prefix of the name of a document from the API server: one object, as JSON."""
 _CEL_GROUP: Final = "policies.kyverno.io/"
+_ADMISSION_GROUP: Final = "admissionregistration.k8s.io/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +53,8 @@ class StoredDocument:
         version = str(raw.get("apiVersion")) if isinstance(raw, dict) else ""
         if version.startswith(_CEL_GROUP):
             return f"the server does not evaluate {version} {self.key[0]}"
+        if version.startswith(_ADMISSION_GROUP):
+            return f"{self.key[0]}: the API server evaluates it, not this service"
         return f"{self.key[0] or 'document'} is not a policy"
 
     def is_from_cluster(self) -> bool:
@@ -86,9 +85,10 @@ def _key_of(raw: object) -> Key:
     if not isinstance(metadata, dict):
         return kind, "", ""
     namespace = str(metadata.get("namespace", ""))
-    if kind.startswith("Cluster") or kind == "ValidatingPolicy":
+    is_own = kind in _NAMESPACED or kind.startswith("Namespaced")
+    if kind.startswith("Cluster") or (kind in SERVED_CEL_KINDS and not is_own):
         namespace = ""
-    if kind in _NAMESPACED:
+    if is_own:
         namespace = namespace or "default"
     if kind == "PolicyException" and is_validating_policy(raw):
         kind = CEL_EXCEPTION
@@ -109,7 +109,7 @@ def _pack(document: RawDocument) -> StoredDocument:
         raise PolicyInvalid("leader.unstorable", f"{place}: {error}") from error
     return StoredDocument(
         key=_key_of(document.raw),
-        known=is_known_kind(document.raw) or is_validating_policy(document.raw),
+        known=is_known_kind(document.raw) or is_served(document.raw),
         place=place,
         file=document.file,
         packed=packed,
@@ -126,6 +126,6 @@ def digest_of(packed: bytes) -> bytes:
 def policy_key(key: Key) -> str:
     """Return the key by which exceptions name a policy."""
     kind, namespace, name = key
-    if kind in VALIDATING_POLICY_KINDS:
+    if kind in SERVED_CEL_KINDS:
         return f"{kind} {name}"
     return f"{namespace}/{name}" if kind == "Policy" else name

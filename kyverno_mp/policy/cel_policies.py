@@ -7,8 +7,11 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final, Literal
+
+import msgspec
 
 from kyverno_mp.policy.admission_policy import MatchResources, Mutation
 from kyverno_mp.policy.decode import converted
@@ -36,6 +39,7 @@ class MutatingEvaluation(Fields, frozen=True):
     admission: Enabled | None = None
     background: Enabled | None = None
     mutate_existing: Enabled | None = None
+    skip_background_requests: bool = True
 
 
 class TargetConstraints(MatchResources, frozen=True):
@@ -122,17 +126,27 @@ class DeletingPolicy(_CelPolicy, frozen=True, kw_only=True):
     spec: DeletingPolicySpec
 
 
+MUTATING_POLICY_KINDS: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
+GENERATING_POLICY_KINDS: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
 AnyCelPolicy = MutatingPolicy | GeneratingPolicy | DeletingPolicy
 _GROUP: Final = "policies.kyverno.io/"
 _BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
 _ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
 _KINDS: Final[Mapping[str, type[AnyCelPolicy]]] = {
-    **dict.fromkeys(("MutatingPolicy", "NamespacedMutatingPolicy"), MutatingPolicy),
-    **dict.fromkeys(
-        ("GeneratingPolicy", "NamespacedGeneratingPolicy"), GeneratingPolicy
-    ),
+    **dict.fromkeys(MUTATING_POLICY_KINDS, MutatingPolicy),
+    **dict.fromkeys(GENERATING_POLICY_KINDS, GeneratingPolicy),
     **dict.fromkeys(("DeletingPolicy", "NamespacedDeletingPolicy"), DeletingPolicy),
 }
+
+
+def prepare() -> None:
+    """Build what msgspec needs for these kinds, before threads share this module.
+
+    Why: policy/decode.py, ``prepare``.
+    """
+    for record in set(_KINDS.values()):
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.convert({}, record)
 
 
 def is_cel_policy(raw: Json) -> bool:

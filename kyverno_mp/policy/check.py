@@ -165,7 +165,7 @@ def _check_other(
 
 
 def aggregate(problems: Iterable[Problem]) -> str:
-    """Join upstream's texts like field errors, "" if there are none."""
+    """Join upstream's messages like field errors, "" if there are none."""
     texts = list(dict.fromkeys(one.upstream for one in problems if one.upstream))
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]" if texts else ""
 

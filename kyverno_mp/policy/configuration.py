@@ -107,8 +107,8 @@ def _text(name: str) -> _Reader:
 
 
 def _filters(text: str) -> _Found:
-    # KYVERNO: text outside of filters is ignored; upstream also accepts a text without
-    # filters, and then evaluates requests that the last one excluded.
+    # KYVERNO: text outside of filters is ignored; upstream also accepts a string
+    # without filters, and then evaluates requests that the last one excluded.
     if text.strip() and not filters_in(text):
         raise ValueError(filters_problem(text))
     return {"resource_filters": text}

@@ -3,7 +3,7 @@
 Room: policy. Takes: findings of decode and check. Gives: Problem, Findings,
 DocumentInvalid. Next: all callers that show or count them. May touch: nothing outside
 its arguments.
-Source: docs/behaviour/engine 10; k8s.io/apimachinery field.Error (texts of
+Source: docs/behaviour/engine 10; k8s.io/apimachinery field.Error (messages of
 ``upstream``).
 """
 

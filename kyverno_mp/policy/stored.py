@@ -62,7 +62,7 @@ _DEPENDENTS: Final = frozenset({"orphan", "foregroundDeletion"})
 def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
     """Return the problems of a document whose other fields are valid.
 
-    A null counts as absent, or as the empty text in a map of texts.
+    A null counts as absent, or as the empty string in a map of strings.
     """
     metadata = raw.get("metadata")
     found = list(_metadata(metadata, raw)) if type(metadata) is dict else []

@@ -134,7 +134,7 @@ class CelPolicyException(Fields, frozen=True, kw_only=True):
 
 AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
 CEL_EXCEPTION: Final = "policies.kyverno.io/PolicyException"
-"""The kind of CelPolicyException where the group must tell it from the other one."""
+"""The kind of a CelPolicyException where only the group distinguishes the two."""
 VALIDATING_POLICY_KINDS: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
 
 _GROUP: Final = "policies.kyverno.io/"

@@ -114,7 +114,7 @@ class Evaluators:
             threading.Thread(target=self._serve, args=(link,), daemon=True).start()
 
     def _serve(self, link: socket.socket) -> None:
-        """Give batches to one evaluator until its connection ends."""
+        """Send batches to one evaluator until its connection ends."""
         link.settimeout(self._batch_s_max)
         self._links.add(link)
         try:
@@ -194,7 +194,7 @@ def _next(link: socket.socket) -> bytes | None:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """Give a name of the socket that fits into the 108 bytes of an address."""
+    """Yield a name of the socket that fits into the 108 bytes of an address."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -22,6 +22,14 @@ _ANY: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared only
 """Hosts that mean all addresses, to which nobody can connect everywhere."""
 
 
+_CEL_PATHS: Final = {
+    "ValidatingPolicy": "/vpol and /nvpol-keys: ValidatingPolicies",
+    "MutatingPolicy": "/mpol and /nmpol-keys: MutatingPolicies",
+    "GeneratingPolicy": "/gpol and /ngpol-keys: GeneratingPolicies",
+}
+"""The paths of kinds that have some of their own."""
+
+
 @dataclass(slots=True)
 class Banner:
     """The message of the first check that finds the service ready."""
@@ -61,10 +69,10 @@ class Banner:
         runs = [f"{settings.webhook_workers} webhook workers"]
         reviews = f"  reviews   {webhook}/validate{trust}\n"
         summary = self.reporter.summary()
-        if summary.has_cel_kinds:
-            reviews += (
-                f"            {webhook}/vpol and /nvpol-keys: ValidatingPolicies\n"
-            )
+        found = {kind.removeprefix("Namespaced") for kind in summary.cel_kinds}
+        for kind, paths in _CEL_PATHS.items():
+            if kind in found:
+                reviews += f"            {webhook}{paths}\n"
         if not settings.runs_webhook:
             runs, reviews = [], ""
         if settings.cleanup_workers:

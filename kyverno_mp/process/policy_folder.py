@@ -14,7 +14,7 @@ from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.leader.folder import Folder
 from kyverno_mp.policy.decode import is_known_kind
 from kyverno_mp.policy.load import load
-from kyverno_mp.policy.validating_policy import is_validating_policy
+from kyverno_mp.policy.served_cel import is_served
 from kyverno_mp.values.jsonvalue import Json
 
 _NAMED_MAX: Final = 3
@@ -38,7 +38,7 @@ def why_without_policies(path: str) -> str:
         else:
             found = [_kind_of(document.raw) for document in documents]
             if any(
-                (is_known_kind(document.raw) or is_validating_policy(document.raw))
+                (is_known_kind(document.raw) or is_served(document.raw))
                 and kind != _EXCEPTION
                 for document, kind in zip(documents, found, strict=True)
             ):

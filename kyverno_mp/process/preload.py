@@ -11,6 +11,7 @@ import importlib
 from typing import Final
 
 from kyverno_mp.policy.decode import prepare
+from kyverno_mp.values.typed.schema import built_in
 
 LATE: Final = (
     "hashlib",
@@ -29,6 +30,7 @@ LATE: Final = (
     "kyverno_mp.program.bodies.cel_conditions",
     "kyverno_mp.program.bodies.manifests",
     "kyverno_mp.program.bodies.pod_security",
+    "kyverno_mp.program.context.cel_reads",
     "kyverno_mp.program.images.outcomes",
     "kyverno_mp.values.cron",
 )
@@ -36,7 +38,8 @@ LATE: Final = (
 
 
 def preload() -> None:
-    """Import all of them, and build the decoders that threads share."""
+    """Import all of them, and build the decoders and types that threads share."""
     for name in LATE:
         importlib.import_module(name)
     prepare()
+    built_in()

@@ -90,7 +90,7 @@ def pod_health(
             unready.append(f"{worker.name} is silent")
     words = tuple(f"{name} is in a crash loop" for name in loops)
     if not expected:
-        # Nothing of the service needs the dashboard.
+        # No other part of the service needs the dashboard.
         unready.extend(w for w, n in zip(words, loops, strict=True) if n != DASHBOARD)
     return Health(
         unready=tuple(unready),

@@ -33,6 +33,10 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
+from kyverno_mp.snapshot.mutating_policies import (
+    MUTATING_POLICIES,
+    MutatingPolicySegment,
+)
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 
 NAME: Final = "reports"
@@ -85,6 +89,7 @@ def run_evaluator(start: Start) -> None:
     while not data.is_whole():
         time.sleep(_POLL_S)
     policies, cel_policies = _follow(snapshot), _follow_cel(snapshot)
+    mutating_policies = _follow_mutating(snapshot)
     evaluator = BatchEvaluator(
         policies.current,
         Engine(data.cluster_data, Clock(lambda: datetime.now(UTC), time.monotonic_ns)),
@@ -92,6 +97,7 @@ def run_evaluator(start: Start) -> None:
         results=_words(settings.reports_results),
         is_excluded=_excluded(settings, data),
         cel_policies=cel_policies.current,
+        mutating_policies=mutating_policies.current,
     )
     evaluate(start.runtime_dir / _SOCKET, evaluator.answer, threading.Event())
 
@@ -102,6 +108,7 @@ class _Published:
     def __init__(self, snapshot: Path, data: PoolData) -> None:
         self._policies = _follow(snapshot)
         self._cel_policies = _follow_cel(snapshot)
+        self._mutating_policies = _follow_mutating(snapshot)
         self._data = data
 
     def policies(self) -> PolicySegment | None:
@@ -109,6 +116,9 @@ class _Published:
 
     def cel_policies(self) -> CelPolicySegment | None:
         return self._cel_policies.current()
+
+    def mutating_policies(self) -> MutatingPolicySegment | None:
+        return self._mutating_policies.current()
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         segment = self._data.segment("namespaces")
@@ -148,6 +158,16 @@ def _follow_cel(snapshot: Path) -> Follower[CelPolicySegment]:
         ControlPage.open(snapshot),
         CEL_POLICIES,
         lambda segment, _previous: CelPolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_mutating(snapshot: Path) -> Follower[MutatingPolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        MUTATING_POLICIES,
+        lambda segment, _previous: MutatingPolicySegment(segment),
         on_refused=refused,
     )
 

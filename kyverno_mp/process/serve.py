@@ -125,10 +125,10 @@ def _check(settings: Settings) -> None:
     problems = [
         f"{name}: {path} does not exist"
         for name, path in (
-            ("KYVERNO_MP_POLICIES_DIR", settings.policies_dir),
-            ("KYVERNO_MP_RESOURCES_DIR", settings.resources_dir),
-            ("KYVERNO_MP_TLS_CERT_FILE", settings.tls_cert_file),
-            ("KYVERNO_MP_TLS_KEY_FILE", settings.tls_key_file),
+            ("--policies (KYVERNO_MP_POLICIES_DIR)", settings.policies_dir),
+            ("--resources (KYVERNO_MP_RESOURCES_DIR)", settings.resources_dir),
+            ("--tls-cert (KYVERNO_MP_TLS_CERT_FILE)", settings.tls_cert_file),
+            ("--tls-key (KYVERNO_MP_TLS_KEY_FILE)", settings.tls_key_file),
             ("KYVERNO_MP_API_CALL_TOKEN_FILE", settings.api_call_token_file),
             ("KYVERNO_MP_DASHBOARD_TOKEN_FILE", settings.dashboard_token_file),
         )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from kyverno_mp.leader.status import PolicyStatus, Status
-from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
+from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
 
 _NAMED_MAX: Final = 3
 
@@ -29,8 +29,8 @@ class Summary:
     """Policies of which an earlier version, or only some rules, are in force."""
     problems: int
     """Files, documents and values that could not be used."""
-    has_cel_kinds: bool = False
-    """Some are ValidatingPolicies, which have paths of their own."""
+    cel_kinds: tuple[str, ...] = ()
+    """The kinds of policies.kyverno.io among them, which have paths of their own."""
 
     def fields(self) -> dict[str, object]:
         """Return the summary for a log line."""
@@ -65,7 +65,7 @@ def summary_of(status: Status) -> Summary:
         refused=_keys(one for one in status.policies if not one.rules),
         partial=_keys(one for one in active if not one.ready),
         problems=len(status.problems),
-        has_cel_kinds=any(one.kind in VALIDATING_POLICY_KINDS for one in active),
+        cel_kinds=tuple(sorted({one.kind for one in active} & SERVED_CEL_KINDS)),
     )
 
 

@@ -86,7 +86,7 @@ class Evaluation:
         self.target = evaluated_object(request)
         self.codes = bytearray()
         self.messages: list[str] = []
-        """The texts of ``LinkedRule.located``, in the order of the codes FAILED."""
+        """The messages of ``LinkedRule.located``, in the order of the codes FAILED."""
         self.shared: list[bool | None] = [None] * batch.layout.shared_count
         self.early: dict[int, list[RuleResult]] = {}
         """Results of the rules that need messages, by the index of the rule's code."""

@@ -1,7 +1,7 @@
 """Make the responses of a batch, once for each outcome.
 
-Room: program. Takes: the codes of all rules, and the texts of those that failed. Gives:
-Outcomes, whose responses requests share. Next: program/batch.py.
+Room: program. Takes: the codes of all rules, and the messages of those that failed.
+Gives: Outcomes, whose responses requests share. Next: program/batch.py.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 0.5.
 """
 
@@ -21,7 +21,7 @@ from kyverno_mp.program.bodies.outcome import (
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 
 _Key = tuple[bytes, tuple[str, ...]]
-"""All codes of a run, and the texts of the bare patterns that failed."""
+"""All codes of a run, and the messages of the bare patterns that failed."""
 
 
 class Partial(NamedTuple):
@@ -77,7 +77,7 @@ class Outcomes:
 def _outcome(
     policy: BatchPolicy, codes: Sequence[int], messages: Iterator[str]
 ) -> PolicyResponse | Partial:
-    """Return the responses for the codes; takes its texts from ``messages``."""
+    """Return the responses for the codes; takes its messages from ``messages``."""
     names: dict[int, list[str]] = {PASSED: [], SKIPPED: []}
     rules: list[int | RuleResult] = []
     for place, (step, code) in enumerate(

@@ -17,7 +17,7 @@ _END: Final = "-----END PUBLIC KEY-----"
 
 
 def expanded(listed: AttestorSet) -> Iterator[Attestor]:
-    """Yield one entry for each key of a text with several.
+    """Yield one entry for each key of a string with several.
 
     KYVERNO: done before counting, so two keys without a count must both have signed.
     """
@@ -32,7 +32,7 @@ def expanded(listed: AttestorSet) -> Iterator[Attestor]:
 
 
 def split_keys(text: str) -> list[str]:
-    """Return one text for each key; a text without a second key stays whole.
+    """Return one string for each key; one without a second key stays whole.
 
     KYVERNO: what follows the last key is dropped only if there are several
     (docs/behaviour/images 1.2).

@@ -1,4 +1,4 @@
-"""Tell which rules depend on the request's namespace as it is in the cluster.
+"""Determine which rules depend on the request's namespace as it is in the cluster.
 
 Room: program. Takes: records of a policy and of a rule. Gives: reads_namespace; plans
 say it of their candidates. Next: webhook/review/service asks the API server only then.

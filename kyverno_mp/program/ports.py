@@ -346,4 +346,4 @@ class Lock(Protocol):
         """Take it; without ``blocking``, return False if another thread has it."""
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""

@@ -67,7 +67,7 @@ class VerdictCache:
         return self._known.get(key)
 
     def keep(self, key: Key, verdict: CachedVerdict) -> None:
-        """Cache the verdict, unless its texts are long."""
+        """Cache the verdict, unless its messages are long."""
         if sum(map(len, verdict.messages)) > RECALL_MESSAGES_CHARACTERS_MAX:
             return
         if len(self._known) >= RECALL_ENTRIES_MAX:

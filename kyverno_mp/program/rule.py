@@ -254,7 +254,7 @@ class LinkedRule:
             return None
 
     def failed(self, message: str) -> RuleResult:
-        """Return the result for a text from ``located`` or ``failure``."""
+        """Return the result for a message from ``located`` or ``failure``."""
         return RuleResult(
             rule=self.ir.name,
             rule_type=result.VALIDATION,
@@ -291,7 +291,7 @@ class LinkedRule:
         return EXPLAIN if self._looks_back and request.old_object else FAILED
 
     def explain(self, request: Request, scope: RuleContext) -> list[RuleResult]:
-        """Return the results with their texts: none, one, or several (assert)."""
+        """Return the results with their messages: none, one, or several (assert)."""
         check = self._image_check
         if check is not None and not check.concerns(scope, evaluated_object(request)):
             return []

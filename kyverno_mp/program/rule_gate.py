@@ -119,7 +119,7 @@ class RuleGate:
     def report_properties(self, scope: RuleContext) -> dict[str, str]:
         """Substitute reportProperties.
 
-        KYVERNO: 3.6 - if one fails or is not a text, none is substituted.
+        KYVERNO: 3.6 - if one fails or is not a string, none is substituted.
         """
         properties: dict[str, str] = {}
         for key, render in self._properties:

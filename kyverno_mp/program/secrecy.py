@@ -23,7 +23,7 @@ _BY_ADMISSION: Final = re.compile(
 
 
 def hides_values(kind: str) -> bool:
-    """Return whether to omit texts that may quote values of objects of a kind.
+    """Return whether to omit messages that may quote values of objects of a kind.
 
     Of any group: also a Secret of another API group.
     """
@@ -36,13 +36,13 @@ def withheld(code: str) -> str:
 
 
 def reason_for(kind: str, error: Error) -> str:
-    """Return what may be told of an error about an object of a kind."""
+    """Return what may be reported of an error about an object of a kind."""
     hides = hides_values(kind) and not names_only(error)
     return withheld(error.code) if hides else error.message
 
 
 def names_only(error: Error) -> bool:
-    """Return whether a text of the API server has names alone, and helps."""
+    """Return whether a message of the API server has names alone, and helps."""
     if isinstance(error, KubeNotFound):
         return True
     by_rbac = isinstance(error, KubeRefused) and _BY_RBAC.search(error.message)

@@ -27,6 +27,10 @@ from kyverno_mp.program.rule_gate import RuleGate
 
 GENERATE: Final = "generate"
 MUTATE: Final = "mutate"
+CEL_MUTATE: Final = "cel-mutate"
+"""A MutatingPolicy as a whole: it has no rules."""
+CEL_GENERATE: Final = "cel-generate"
+"""A GeneratingPolicy, whose one rule has its name."""
 _SLOW: Final = EFFECT_CLUSTER | EFFECT_REGISTRY
 _DELETE: Final = "DELETE"
 _OLD_OBJECT: Final = "oldObject"
@@ -46,6 +50,8 @@ class Triggered(msgspec.Struct, frozen=True):
     deletes: bool = False
     synchronize: bool = False
     reads_old: bool = False
+    unchecked: bool = False
+    """The pool has to find out whether the trigger meets the conditions."""
 
 
 class _Rule:

@@ -1,6 +1,6 @@
 """Substitute a rule's message when its text is needed.
 
-Room: program. Takes: ValidateIR.message. Gives: texts to the validate bodies.
+Room: program. Takes: ValidateIR.message. Gives: messages to the validate bodies.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.6, 5.7, 6.2.
 """
@@ -31,7 +31,7 @@ class Message:
         )
 
     def for_pattern(self, scope: Scope, failure: str) -> tuple[str, str]:
-        """Return (message, "") or ("", the whole text to use instead).
+        """Return (message, "") or ("", the whole string to use instead).
 
         ``failure`` is the pattern's failure: it replaces a variable that the message
         lacks.

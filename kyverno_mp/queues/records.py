@@ -1,6 +1,6 @@
 """Define the record of one answered review that a worker sends to the leader.
 
-Room: queues. Takes: outcomes of rules as texts. Gives: bytes for a Journal, and back.
+Room: queues. Takes: outcomes of rules as strings. Gives: bytes for a Journal, and back.
 Next: controllers/admission_events.py writes Events from it.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 9.1 (content of events), 2.10 (content of reports).

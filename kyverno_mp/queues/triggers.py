@@ -13,6 +13,7 @@ import msgspec
 from kyverno_mp.errors import StateError
 
 _GENERATE: Final = "generate"
+_CEL_MUTATE: Final = "cel-mutate"
 LOST_ROLE: Final = "lost"
 """Role of a record without a trigger: some triggers of the policy are lost."""
 
@@ -20,8 +21,9 @@ LOST_ROLE: Final = "lost"
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
     """What becomes one UpdateRequest.
 
-    ``type``: generate or mutate. ``policy``: its key. ``with_objects``: the request
-    carries the objects of the review, because nobody can read them later.
+    ``type``: generate, mutate or cel-mutate. ``policy``: its key. ``with_objects``: the
+    request carries the objects of the review, because nobody can read them later.
+    ``unchecked``: the conditions of the policy were not evaluated.
     """
 
     type: str
@@ -30,6 +32,7 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True):
     deletes: bool = False
     synchronize: bool = False
     with_objects: bool = False
+    unchecked: bool = False
 
 
 class TriggerObject(msgspec.Struct, frozen=True, array_like=True):
@@ -64,9 +67,12 @@ class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
     changed: TriggerObject | None = None
 
 
-def lost_record(policy: str, at_ns: int) -> TriggerRecord:
-    """Return the record of a policy that lost triggers; "" = all policies."""
-    wanted = Wanted(_GENERATE, policy, ())
+def lost_record(policy: str, at_ns: int, kind: str = _GENERATE) -> TriggerRecord:
+    """Return the record of a policy that lost triggers; "" = all policies.
+
+    ``kind``: the type of what they wanted; all of kyverno.io are of one.
+    """
+    wanted = Wanted(kind if kind == _CEL_MUTATE else _GENERATE, policy, ())
     return TriggerRecord(at_ns, (wanted,), TriggerObject("", ""), "", role=LOST_ROLE)
 
 

@@ -116,7 +116,7 @@ class Client:
     ) -> tuple[str, RegistryResponse]:
         """Return the URL of a path below a repository, and the answer as it is.
 
-        For callers with texts of their own for failures; they check the digest.
+        For callers with messages of their own for failures; they check the digest.
         Raises: RegistryUnavailable, RequestInvalid, DeadlinePassed.
         """
         session = self._session(reference, _PULL, deadline_ns)

@@ -180,7 +180,7 @@ class AdmissionPolicies:
         """Policies that are not reported, because there are too many."""
 
     def follow(self, served: Served) -> None:
-        """Start to watch the kinds that the API server serves by now."""
+        """Start to watch the kinds that the API server now serves."""
         for kind in self._wanted:
             found = _served(kind, served)
             known = self._kinds.get(kind)

@@ -5,7 +5,7 @@ AdmissionRules. Next: reports/evaluator.py. May touch: the cluster data through
 program/ports.py; the log.
 Source: Kyverno pkg/admissionpolicy/{validate,mutate}.go; docs/reports.md.
 
-An object is evaluated as if somebody unknown created it, as for other rules.
+An object is evaluated as if an unknown user created it, as for other rules.
 """
 
 import contextlib
@@ -180,7 +180,7 @@ class AdmissionRules:
 
 
 def _link(document: bytes) -> _Linked | None:
-    """Return the linked policy, None when it is of a version that nobody knows yet."""
+    """Return the linked policy, None while its version is unknown."""
     # PERF: loads CEL.
     from kyverno_mp.compiler.admission_policy import compile_admission_policy
     from kyverno_mp.policy.admission_policy import (

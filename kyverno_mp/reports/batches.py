@@ -26,6 +26,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Admission policies of the API server itself, with their bindings."""
     cel_generation: int = 0
     """Of the policies in CEL, at least; 0: the coordinator has none."""
+    mutating_generation: int = 0
+    """Of the MutatingPolicies, likewise."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):

@@ -1,19 +1,20 @@
 """Evaluate policies in CEL on existing objects.
 
-Room: reports. Takes: the segment of policies in CEL, a Request. Gives: CelRules. Next:
-reports/evaluator.py. May touch: the cluster through the ports of CEL; the log.
+Room: reports. Takes: a segment of policies in CEL, a Request. Gives: CelRules, for one
+kind each; VALIDATING_SCAN. Next: reports/evaluator.py, reports/mutating.py.
+May touch: the cluster through the ports of CEL; the log.
 Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
 
-An object is evaluated as if somebody unknown created it, as for other rules. What
+An object is evaluated as if an unknown user created it, as for other rules. What
 cannot be linked or evaluated is an error in the rows of its policy, never no row. A
 PolicyException that fails exempts nothing, as in a review.
 """
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from kyverno_mp.errors import (
     BudgetExceeded,
@@ -24,6 +25,8 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
 )
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.program import result
@@ -49,38 +52,81 @@ _log = logging.getLogger(__name__)
 _EVALUATION: Final = "evaluation"
 
 
+SegmentT = TypeVar("SegmentT")
+IrT = TypeVar("IrT", ValidatingPolicyIR, MutatingPolicyIR)
+
+
+AnyScanned = ValidatingPolicyIR | MutatingPolicyIR
+
+
+class CelScan(NamedTuple, Generic[SegmentT, IrT]):
+    """How the policies of one kind are scanned.
+
+    ``policies_of``: those of a segment that are, if rules of such types are reported.
+    ``results``: of a linked policy for an object. ``rule_type``: of its errors.
+    """
+
+    policies_of: Callable[[SegmentT, frozenset[str]], Iterable[IrT]]
+    link: Callable[[IrT], Any]
+    results: Callable[[Any, Facts, Shared], Iterable[RuleResult | None]]
+    rule_type: str
+
+
+def _validating_of(
+    segment: CelPolicySegment, types: frozenset[str]
+) -> Iterator[ValidatingPolicyIR]:
+    for ir in cel_policies_of(segment):
+        if is_scanned_policy(ir, types):
+            yield ir
+
+
+def _verdicts(
+    linked: LinkedValidatingPolicy, facts: Facts, shared: Shared
+) -> Iterator[RuleResult | None]:
+    for answer in linked.evaluate(facts, shared):
+        yield answer.result
+
+
+VALIDATING_SCAN: Final = CelScan(
+    _validating_of, LinkedValidatingPolicy, _verdicts, result.VALIDATION
+)
+
+
 @dataclass(frozen=True, slots=True)
-class _Linked:
+class _Linked(Generic[IrT]):
     """One policy. ``linked`` or ``failure``: why it cannot be linked."""
 
-    ir: ValidatingPolicyIR
-    linked: LinkedValidatingPolicy | None = None
+    ir: IrT
+    linked: Any = None
     failure: Exception | None = None
 
     @property
     def reads_namespace(self) -> bool:
-        return self.linked is not None and self.linked.reads_namespace
+        return self.linked is not None and bool(self.linked.reads_namespace)
 
 
-class CelRules:
+class CelRules(Generic[SegmentT, IrT]):
     """The policies of one generation, linked when a resource needs them first.
 
     One thread uses it.
     """
 
-    def __init__(self, ports: CelPorts, types: frozenset[str]) -> None:
+    def __init__(
+        self, ports: CelPorts, types: frozenset[str], scan: CelScan[SegmentT, IrT]
+    ) -> None:
         """``types``: of rules that are reported."""
         self._ports = ports
         self._types = types
-        self._segment: CelPolicySegment | None = None
-        self._scanned: list[tuple[ScannedRule, ValidatingPolicyIR]] = []
-        self._linked: dict[bytes, _Linked] = {}
-        self._of: dict[tuple[str, str, str], list[_Linked]] = {}
-        self._policies: list[_Linked] = []
+        self._scan: CelScan[SegmentT, IrT] = scan
+        self._segment: SegmentT | None = None
+        self._scanned: list[tuple[ScannedRule, IrT]] = []
+        self._linked: dict[bytes, _Linked[IrT]] = {}
+        self._of: dict[tuple[str, str, str], list[_Linked[IrT]]] = {}
+        self._policies: list[_Linked[IrT]] = []
         self._told: set[str] = set()
         """Policies of which an exception failed, in this generation."""
 
-    def begin(self, segment: CelPolicySegment | None, resource: Resource) -> None:
+    def begin(self, segment: SegmentT | None, resource: Resource) -> None:
         """Take the policies for the objects of a batch. Raises: SnapshotUnusable."""
         if segment is not self._segment:
             self._take(segment)
@@ -92,7 +138,7 @@ class CelRules:
 
     def results(
         self, request: Request, resource: Resource, runtime: Runtime
-    ) -> Iterator[tuple[ValidatingPolicyIR, RuleResult | Error]]:
+    ) -> Iterator[tuple[IrT, RuleResult | Error]]:
         """Yield the result of each policy that matches.
 
         An error is why nothing can be said of a policy at the moment.
@@ -117,25 +163,24 @@ class CelRules:
                 yield one.ir, problem
                 continue
             runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
-            found = _guarded(one, facts, shared)
+            found = self._guarded(one, facts, shared)
             if faults:
                 self._tell(one, faults[0], request.kind)
                 faults.clear()
             if found is not None:
                 yield one.ir, found
 
-    def _take(self, segment: CelPolicySegment | None) -> None:
+    def _take(self, segment: SegmentT | None) -> None:
         """Take the policies of a generation. Raises: SnapshotUnusable."""
+        found: Iterable[IrT] = ()
+        if segment is not None:
+            found = self._scan.policies_of(segment, self._types)
         # PERF: each record is decoded once, not for each resource.
-        self._scanned = [
-            (scanned_policy(ir), ir)
-            for ir in (() if segment is None else cel_policies_of(segment))
-            if is_scanned_policy(ir, self._types)
-        ]
+        self._scanned = [(scanned_policy(ir), ir) for ir in found]
         self._segment, self._linked, self._of = segment, {}, {}
         self._told = set()
 
-    def _tell(self, policy: _Linked, fault: ExpressionFailed, kind: str) -> None:
+    def _tell(self, policy: _Linked[IrT], fault: ExpressionFailed, kind: str) -> None:
         """Log the first failure of an exception of a policy; objects may be many."""
         key = policy.ir.policy.key
         if key not in self._told:
@@ -143,12 +188,57 @@ class CelRules:
             text = withheld(fault.code) if hides_values(kind) else fault.message
             _log.warning("policy %s: an exception exempts nothing: %s", key, text)
 
-    def _link(self, resource: Resource) -> Iterator[_Linked]:
+    def _link(self, resource: Resource) -> Iterator[_Linked[IrT]]:
         for rule, ir in self._scanned:
             if rule.may_match(resource):
                 if rule.key not in self._linked:
-                    self._linked[rule.key] = _link(ir)
+                    self._linked[rule.key] = self._link_one(ir)
                 yield self._linked[rule.key]
+
+    def _link_one(self, ir: IrT) -> _Linked[IrT]:
+        try:
+            return _Linked(ir, self._scan.link(ir))
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            _log.exception("policy %s cannot be linked", ir.policy.key)
+            return _Linked(ir, failure=error)
+
+    def _guarded(
+        self, one: _Linked[IrT], facts: Facts, shared: Shared
+    ) -> RuleResult | Error | None:
+        """Evaluate a policy; return a DependencyError, except that the time is over."""
+        request = facts.request
+        try:
+            if one.linked is None:
+                assert one.failure is not None
+                return self._failed(one, request, one.failure)
+            # The budget of the last policy is no concern of this one.
+            with contextlib.suppress(BudgetExceeded):
+                facts.runtime.check_clock()
+            return _one_of(self._scan.results(one.linked, facts, shared))
+        except DeadlinePassed as error:
+            failure: Exception = error
+        except (DependencyError, SnapshotUnusable) as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "policy %s cannot be evaluated (%s)",
+                *(one.ir.policy.key, type(error).__name__),
+                exc_info=None if hides_values(request.kind) else error,
+            )
+            failure = error
+        return self._failed(one, request, failure)
+
+    def _failed(
+        self, one: _Linked[IrT], request: Request, error: Exception
+    ) -> RuleResult | None:
+        """Return the error of a policy, None if it does not match."""
+        if not _may_match((body.constraints for body in one.ir.bodies), request):
+            return None
+        text = "not evaluated (webhook.defect): internal error, see the log"
+        if isinstance(error, Error):
+            text = f"not evaluated ({error.code}): {error.message}"
+        return RuleResult(_EVALUATION, self._scan.rule_type, result.ERROR, text)
 
     def _namespace(self, request: Request, runtime: Runtime) -> Json:
         """Return ``namespaceObject``, None for an object in no namespace.
@@ -162,40 +252,6 @@ class CelRules:
         return None if found is None else {"spec": {}, "status": {}, **found}
 
 
-def _link(ir: ValidatingPolicyIR) -> _Linked:
-    try:
-        return _Linked(ir, LinkedValidatingPolicy(ir))
-    except Exception as error:  # noqa: BLE001 - the other policies have results
-        _log.exception("policy %s cannot be linked", ir.policy.key)
-        return _Linked(ir, failure=error)
-
-
-def _guarded(one: _Linked, facts: Facts, shared: Shared) -> RuleResult | Error | None:
-    """Evaluate a policy; return a DependencyError, except that the time is over."""
-    request = facts.request
-    try:
-        if one.linked is None:
-            assert one.failure is not None
-            return _failed(one.failure) if _may_match(one.ir, request) else None
-        # The budget of the last policy is no concern of this one.
-        with contextlib.suppress(BudgetExceeded):
-            facts.runtime.check_clock()
-        return _one_of(answer.result for answer in one.linked.evaluate(facts, shared))
-    except DeadlinePassed as error:
-        failure: Exception = error
-    except (DependencyError, SnapshotUnusable) as error:
-        return error
-    except Exception as error:  # noqa: BLE001 - the other policies have results
-        # A traceback ends with the text of the error, which may quote a value.
-        _log.error(
-            "policy %s cannot be evaluated (%s)",
-            *(one.ir.policy.key, type(error).__name__),
-            exc_info=None if hides_values(request.kind) else error,
-        )
-        failure = error
-    return _failed(failure) if _may_match(one.ir, request) else None
-
-
 def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
     """Return the one result that a report has of a policy and its autogen copies.
 
@@ -205,18 +261,8 @@ def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
     return min(found, key=lambda one: one.rule, default=None)
 
 
-def _may_match(ir: ValidatingPolicyIR, request: Request) -> bool:
+def _may_match(constraints: Iterable[ConstraintsIR | None], request: Request) -> bool:
     try:
-        return any(
-            body.constraints is not None and matches(body.constraints, request)
-            for body in ir.bodies
-        )
+        return any(one is not None and matches(one, request) for one in constraints)
     except Exception:  # noqa: BLE001 - unknown: rather an error too many
         return True
-
-
-def _failed(error: Exception) -> RuleResult:
-    text = "not evaluated (webhook.defect): internal error, see the log"
-    if isinstance(error, Error):
-        text = f"not evaluated ({error.code}): {error.message}"
-    return RuleResult(_EVALUATION, result.VALIDATION, result.ERROR, text)

@@ -16,6 +16,7 @@ from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import Family
 
@@ -42,6 +43,9 @@ class Published(Protocol):
 
     def cel_policies(self) -> CelPolicySegment | None:
         """Return the newest policies in CEL, at least those of ``policies`` before."""
+
+    def mutating_policies(self) -> MutatingPolicySegment | None:
+        """Return the newest MutatingPolicies, likewise."""
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         """Return the generation, and what reads a digest of each one's labels."""

@@ -125,6 +125,7 @@ class Dispatch:
             resource.plural,
             plan.documents_of(resource),
             plan.cel_generation,
+            plan.mutating_generation,
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
 

@@ -21,6 +21,8 @@ KYVERNO: Final = "kyverno"
 """Source of the rows of ClusterPolicy and Policy."""
 VALIDATING: Final = "KyvernoValidatingPolicy"
 """Source of the rows of ValidatingPolicy and NamespacedValidatingPolicy."""
+MUTATING: Final = "KyvernoMutatingPolicy"
+"""Source of the rows of MutatingPolicy and NamespacedMutatingPolicy."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of a row's ``result``, in the order of a summary."""
 _WORD: Final = {
@@ -29,13 +31,16 @@ _WORD: Final = {
     result.WARNING: "warn",
     result.ERROR: "error",
     result.SKIP: "skip",
+    "": "",
 }
 _SOURCES: Final = {
     "GeneratingPolicy": "KyvernoGeneratingPolicy",
+    "ImageValidatingPolicy": "KyvernoImageValidatingPolicy",
+    "NamespacedImageValidatingPolicy": "KyvernoImageValidatingPolicy",
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
-    "MutatingPolicy": "KyvernoMutatingPolicy",
+    "MutatingPolicy": MUTATING,
     "NamespacedGeneratingPolicy": "KyvernoGeneratingPolicy",
-    "NamespacedMutatingPolicy": "KyvernoMutatingPolicy",
+    "NamespacedMutatingPolicy": MUTATING,
     "NamespacedValidatingPolicy": VALIDATING,
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",
     "ValidatingPolicy": VALIDATING,
@@ -181,5 +186,6 @@ def summary_of(rows: Iterable[Row]) -> dict[str, int]:
     """Return the number of rows of each result."""
     summary = dict.fromkeys(WORDS, 0)
     for row in rows:
-        summary[row.result] += 1
+        if row.result:
+            summary[row.result] += 1
     return summary

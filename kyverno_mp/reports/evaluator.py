@@ -5,7 +5,7 @@ publishes. Gives: BatchEvaluator, whose ``answer`` an evaluator process calls. N
 process/reports.py. May touch: the cluster data through program/ports.py; the log.
 Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5.
 
-An object is evaluated as if somebody unknown created it. The rules are linked once per
+An object is evaluated as if an unknown user created it. The rules are linked once per
 generation and kind, and nothing else is kept.
 """
 
@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final
 
 import msgspec
@@ -37,7 +38,7 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.admission_rules import AdmissionRules
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.cel_rules import CelRules
+from kyverno_mp.reports.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
 from kyverno_mp.reports.entries import (
     KYVERNO,
     Row,
@@ -52,7 +53,9 @@ from kyverno_mp.reports.fingerprints import (
     plain_row,
 )
 from kyverno_mp.reports.linking import ScannedPolicy, link
+from kyverno_mp.reports.mutating import MUTATING_SCAN
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.jsonvalue import Json
 
@@ -68,7 +71,7 @@ _STATUSES: Final = {"warn": "warning"}
 class BatchEvaluator:
     """Answers batches; one thread uses it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a segment for each kind
         self,
         policies: Callable[[], PolicySegment | None],
         engine: Engine,
@@ -77,10 +80,12 @@ class BatchEvaluator:
         results: frozenset[str],
         is_excluded: Callable[[Request], bool] = lambda _request: False,
         cel_policies: Callable[[], CelPolicySegment | None] = lambda: None,
+        mutating_policies: Callable[[], MutatingPolicySegment | None] = lambda: None,
     ) -> None:
         """``types`` of rules and ``results`` that are reported, as settings say."""
         self._policies = policies
         self._cel_policies = cel_policies
+        self._mutating_policies = mutating_policies
         self._engine = engine
         self._types = types
         self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
@@ -88,7 +93,8 @@ class BatchEvaluator:
         data = engine.cluster_data
         self._namespaces = data.namespaces
         self._admission = AdmissionRules(data.objects, data.scopes)
-        self._cel = CelRules(data.cel, types)
+        self._cel = CelRules(data.cel, types, VALIDATING_SCAN)
+        self._mutating = CelRules(data.cel, types, MUTATING_SCAN)
         self._segment: PolicySegment | None = None
         self._linked: dict[tuple[str, str, str], list[ScannedPolicy]] = {}
 
@@ -113,7 +119,12 @@ class BatchEvaluator:
             cel = self._cel_policies()
             if (0 if cel is None else cel.generation) < batch.cel_generation:
                 return _none_of(batch, segment.generation, _BEHIND)
+            mutating = self._mutating_policies()
+            known = 0 if mutating is None else mutating.generation
+            if known < batch.mutating_generation:
+                return _none_of(batch, segment.generation, _BEHIND)
             self._cel.begin(cel, resource)
+            self._mutating.begin(mutating, resource)
             self._admission.begin(batch.documents)
             policies = self._policies_of(segment, resource)
         except (DependencyError, SnapshotUnusable) as error:
@@ -208,7 +219,11 @@ class BatchEvaluator:
                 found.add(ir, [one])
             else:
                 found.wait(ir, [ir.name], one)
-        for compiled, one in self._cel.results(request, resource, context.runtime):
+        in_cel: Iterable[tuple[AnyScanned, RuleResult | Error]] = chain(
+            self._cel.results(request, resource, context.runtime),
+            self._mutating.results(request, resource, context.runtime),
+        )
+        for compiled, one in in_cel:
             if isinstance(one, RuleResult):
                 found.add(compiled.policy, [one])
             else:

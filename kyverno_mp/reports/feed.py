@@ -5,8 +5,8 @@ Next: reports/dispatch.py. May touch: nothing outside its arguments.
 Source: docs/pools.md 4.
 
 The feed is bounded in objects and bytes: who brings more waits, so that a large list or
-a busy watch is read as slowly as it is evaluated. An object that comes again while it
-waits is replaced by its newer version; its report is outdated since the first one.
+a busy watch is read as slowly as it is evaluated. An object that is queued again while
+it waits is replaced by its newer version; its report is outdated since the first one.
 """
 
 import threading
@@ -115,7 +115,7 @@ class Feed:
             return taken
 
     def done(self, count: int) -> None:
-        """Tell that objects of a batch are dealt with."""
+        """Report that objects of a batch are done."""
         with self._changed:
             self._taken -= count
             self._changed.notify_all()

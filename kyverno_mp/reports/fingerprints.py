@@ -78,7 +78,7 @@ def ordered_fingerprints(rows: Iterable[Row]) -> bytes:
 
 
 def joined(fingerprints: Iterable[bytes]) -> bytes:
-    """Join fingerprints in their one order."""
+    """Join fingerprints in a fixed order."""
     return b"".join(sorted(fingerprints))
 
 

@@ -5,8 +5,8 @@ report_of, StoredReport, ReportKinds. Next: reports/writer.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.6, 6.6, 6.7.
 
-The report of an object is named by its uid, and owned by it: when the object goes,
-Kubernetes removes its report.
+The report of an object is named by its uid, and owned by it: when the object is
+deleted, Kubernetes removes its report.
 """
 
 import sys

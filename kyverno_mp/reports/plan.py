@@ -19,18 +19,22 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.expr.effects import EFFECT_PURE
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.events import Reference
 from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION, POLICY_VERSION
 from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program.cel_policies.scans import is_derived as is_derived_mutating
+from kyverno_mp.program.cel_policies.scans import is_scanned as is_scanned_mutating
 from kyverno_mp.program.reporting import DISABLED, VALIDATE
 from kyverno_mp.program.validating_policy.scans import is_derived
 from kyverno_mp.program.validating_policy.scans import is_scanned as is_scanned_cel
-from kyverno_mp.reports.entries import KYVERNO, VALIDATING, merge_key_of
+from kyverno_mp.reports.entries import KYVERNO, MUTATING, VALIDATING, merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kinds import KindSelector
 from kyverno_mp.values.wildcard import matches
@@ -94,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True):
     generation: int = 0
     cel_generation: int = 0
     """That of the policies in CEL; 0: they are not known yet."""
+    mutating_generation: int = 0
+    """That of the MutatingPolicies, likewise."""
     rules: tuple[ScannedRule, ...] = ()
     admission: tuple[ScannedRule, ...] = ()
     """Those of ``rules`` that are policies of the API server itself."""
@@ -141,10 +147,11 @@ def plan_of(
     admission: tuple[ScannedRule, ...] = (),
     unknown: frozenset[str] = frozenset(),
     cel: CelPolicySegment | None = None,
+    mutating: MutatingPolicySegment | None = None,
 ) -> Plan:
-    """Return the plan. ``types``: the types of rules that are scanned.
+    """Return the plan. ``types``: the types of rules that are scanned, and MUTATING.
 
-    Without ``cel``, the rows of policies in CEL stay as they are.
+    Without ``cel`` or ``mutating``, the rows of such policies stay as they are.
     """
     scanned: list[ScannedRule] = list(admission)
     derived = {one.key for one in admission}
@@ -161,24 +168,54 @@ def plan_of(
             references[KYVERNO, policy.key] = scanned[-1].policy
             if rule.name not in policy.review_rules:
                 derived.add(key)
-    for ir in () if cel is None else cel_policies_of(cel):
-        one = scanned_policy(ir)
-        live.add(one.key)
-        if is_scanned_policy(ir, wanted):
-            scanned.append(one)
-            references[VALIDATING, ir.policy.key] = one.policy
-            if is_derived(ir):
+    of_cel = (
+        (VALIDATING, cel, _validating_rules(cel, wanted)),
+        (MUTATING, mutating, _mutating_rules(mutating, wanted)),
+    )
+    for source, known, rules in of_cel:
+        if known is None:
+            unknown |= {source}
+        for one, is_on, is_own in rules:
+            live.add(one.key)
+            if is_on:
+                scanned.append(one)
+                references[source, _name_of(one.policy)] = one.policy
+            if is_own:
                 derived.add(one.key)
     return Plan(
         generation=segment.generation,
         cel_generation=0 if cel is None else cel.generation,
+        mutating_generation=0 if mutating is None else mutating.generation,
         rules=tuple(scanned),
         admission=admission,
         derived=frozenset(derived),
         live=frozenset(live),
-        unknown=unknown | {VALIDATING} if cel is None else unknown,
+        unknown=unknown,
         references=references,
     )
+
+
+def _name_of(policy: Reference) -> str:
+    """Return the policy as a row names it."""
+    return "/".join(filter(None, (policy.namespace, policy.name)))
+
+
+def _validating_rules(
+    segment: CelPolicySegment | None, types: frozenset[str]
+) -> Iterator[tuple[ScannedRule, bool, bool]]:
+    """Yield each ValidatingPolicy, whether it is scanned, and whether that decides."""
+    for ir in () if segment is None else cel_policies_of(segment):
+        is_on = is_scanned_policy(ir, types)
+        yield scanned_policy(ir), is_on, is_on and is_derived(ir)
+
+
+def _mutating_rules(
+    segment: MutatingPolicySegment | None, types: frozenset[str]
+) -> Iterator[tuple[ScannedRule, bool, bool]]:
+    """Yield each MutatingPolicy, whether it is scanned, and whether that decides."""
+    for ir in () if segment is None else mutating_policies_of(segment):
+        is_on = MUTATING in types and is_scanned_mutating(ir)
+        yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
 
 
 def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
@@ -197,12 +234,20 @@ def cel_policies_of(segment: CelPolicySegment) -> Iterator[ValidatingPolicyIR]:
             yield ir
 
 
+def mutating_policies_of(segment: MutatingPolicySegment) -> Iterator[MutatingPolicyIR]:
+    """Yield the MutatingPolicies that are reported."""
+    for position in range(segment.policy_count):
+        ir = segment.mutating_policy(position)
+        if not is_disabled(ir.policy):
+            yield ir
+
+
 def is_scanned_policy(ir: ValidatingPolicyIR, types: frozenset[str]) -> bool:
     """Return whether existing objects are evaluated by a policy in CEL."""
     return VALIDATE in types and is_scanned_cel(ir)
 
 
-def scanned_policy(ir: ValidatingPolicyIR) -> ScannedRule:
+def scanned_policy(ir: ValidatingPolicyIR | MutatingPolicyIR) -> ScannedRule:
     """Return a policy in CEL as a rule of the plan."""
     policy = ir.policy
     given = [one.constraints for one in ir.bodies if one.constraints is not None]
@@ -289,7 +334,7 @@ def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
-def _digest_of(ir: ValidatingPolicyIR) -> bytes:
+def _digest_of(ir: ValidatingPolicyIR | MutatingPolicyIR) -> bytes:
     policy = ir.policy
     shown = (
         *(policy.kind, policy.key, policy.background, policy.admission),

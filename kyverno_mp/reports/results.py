@@ -49,7 +49,7 @@ _TICK_NS: Final = 100_000_000
 _SECOND_NS: Final = 1_000_000_000
 _SUBJECT_BYTES: Final = 100
 _ENTRY_BYTES: Final = 90
-"""What JSON adds to the texts of a subject, and of an entry."""
+"""What JSON adds to the strings of a subject, and of an entry."""
 _NOBODY: Final = {"apiVersion": "", "kind": "", "name": "", "uid": ""}
 """KYVERNO: the schema demands an owner, and upstream leaves it empty (1.6)."""
 

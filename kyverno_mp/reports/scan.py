@@ -17,6 +17,7 @@ page and evaluated, and only reports that differ are written.
 
 import logging
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
@@ -30,10 +31,11 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WATCHES_MAX
+from kyverno_mp.program.reporting import MUTATE, VALIDATE
 from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.reports.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.dependencies import ReportsDependencies
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.entries import MUTATING, Subject
 from kyverno_mp.reports.feed import Feed
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
@@ -48,6 +50,9 @@ _EVERYWHERE: Final = ""
 _BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _DATA_PAUSE_S: Final = 10.0
 """Data that changes all the time causes no more than a scan in this time."""
+_PRUNERS: Final = 6
+"""Writes under way, as many as scans have."""
+_PRUNED_AT_ONCE: Final = 500
 ResourceId = tuple[str, str]
 
 
@@ -173,16 +178,19 @@ class Scan:
         # After the policies: what the leader published before them is there.
         cel = self._dependencies.published.cel_policies()
         cel_generation = 0 if cel is None else cel.generation
-        is_current = (segment.generation, cel_generation) == (
+        mutating = self._dependencies.published.mutating_policies()
+        mutating_generation = 0 if mutating is None else mutating.generation
+        is_current = (segment.generation, cel_generation, mutating_generation) == (
             self.plan.generation,
             self.plan.cel_generation,
+            self.plan.mutating_generation,
         )
         if is_current and not served_changed and not self.admission.has_changed:
             return
         # Before the rules: a kind that becomes known meanwhile keeps its rows.
         unknown = self.admission.unknown
         rules = self.admission.rules()
-        plan = plan_of(segment, self._types(), rules, unknown, cel)
+        plan = plan_of(segment, self._types(), rules, unknown, cel, mutating)
         wanted = {
             (one.group, one.plural): one
             for one in self._kinds.of(plan.selectors, plan.named)
@@ -214,7 +222,8 @@ class Scan:
         if not settings.reports_scan:
             return ()
         reported = {one.strip() for one in settings.reports_of.split(",")}
-        return ("validate",) if "validate" in reported else ()
+        types = {VALIDATE: VALIDATE, MUTATE: MUTATING}
+        return tuple(types[one] for one in types if one in reported)
 
     def _take_up(
         self, key: ResourceId, resource: Resource, rules: list[ScannedRule]
@@ -305,7 +314,7 @@ class Scan:
             (one.resource.api_version, one.resource.kind)
             for one in self.resources.values()
         }
-        failure: DependencyError | None = None
+        outdated: list[tuple[Subject, bool]] = []
         for (namespace, uid), report in reports:
             is_scanned = (report.api_version, report.kind) in kinds
             if is_outdated(report.fingerprints, plan, is_scanned=is_scanned):
@@ -316,12 +325,24 @@ class Scan:
                     name=report.name,
                     uid=uid,
                 )
-                try:
-                    self._writer.prune(subject, plan, is_scanned=is_scanned)
-                except DependencyError as error:
-                    failure = error
-        if failure is not None:
-            raise failure
+                outdated.append((subject, is_scanned))
+
+        def prune(one: tuple[Subject, bool]) -> DependencyError | None:
+            subject, is_scanned = one
+            try:
+                self._writer.prune(subject, plan, is_scanned=is_scanned)
+            except DependencyError as error:
+                return error
+            return None
+
+        failures: list[DependencyError | None] = []
+        with ThreadPoolExecutor(_PRUNERS, "prune-reports") as pool:
+            # The thread pool would queue all at once.
+            for at in range(0, len(outdated), _PRUNED_AT_ONCE):
+                failures += pool.map(prune, outdated[at : at + _PRUNED_AT_ONCE])
+        for failure in failures:
+            if failure is not None:
+                raise failure
 
     def _scan_due(self) -> None:
         """List and feed what is due; a kind that fails stops no other.
@@ -357,7 +378,7 @@ class Scan:
                     _log.warning("%s: skipped an object: %s", one.resource.name, error)
 
     def _hold_scans(self) -> None:
-        """Hold how long scans took, once everything was dealt with."""
+        """Record how long a scan took, once everything was evaluated."""
         if self._feed.pending:
             return
         for one in self.resources.values():

@@ -1,4 +1,4 @@
-"""Know the reports that are stored, by fingerprints.
+"""Keep fingerprints of the stored reports.
 
 Room: reports. Takes: a Client, which kinds of reports. Gives: StoredReports.
 Next: reports/writer.py. May touch: the API server through kube; informers' threads.

@@ -298,7 +298,7 @@ class Writer:
     def _timed(
         self, rows: Iterable[Row], times: Mapping[bytes, Timestamp | None]
     ) -> list[Row]:
-        """Give each row its time: that of the same row before, its own, or now."""
+        """Set the time of each row: that of the same row before, its own, or now."""
         now = Timestamp(int(self._now_s()))
         return [
             msgspec.structs.replace(

@@ -18,7 +18,7 @@ _FACTS = "facts"
 class Facts:
     """Unit, range and description of one setting, also for docs/settings.md.
 
-    ``low`` and ``high`` bound a number (both included); ``choices`` bound a text.
+    ``low`` and ``high`` bound a number (both included); ``choices`` bound a string.
     ``auto`` describes the default when it is computed at start. ``word``: a word that a
     number may have instead; it stands for the default.
     """
@@ -30,6 +30,14 @@ class Facts:
     choices: tuple[str, ...] = ()
     auto: str = ""
     word: str = ""
+
+
+def span_of(facts: Facts) -> str:
+    """Return the bounds of a number in full, e.g. ``1048576 to 68719476736``."""
+    if facts.low is None or facts.high is None:
+        return ""
+    shown = [str(int(n)) if n == int(n) else str(n) for n in (facts.low, facts.high)]
+    return " to ".join(shown)
 
 
 def setting(default: str | float | bool, facts: Facts) -> Any:  # noqa: FBT001 - a default may be a bool

@@ -19,7 +19,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name with the most words in common, then the most letters.
 
     ``KYVERNO_MP_PORT`` means ``KYVERNO_MP_HEALTH_PORT``, although there are names with
-    more of its letters. Cost: one comparison of texts for each known name.
+    more of its letters. Cost: one comparison of strings for each known name.
     """
     words = _words(name)
 
@@ -32,4 +32,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _words(name: str) -> set[str]:
-    return {one.lower() for one in _WORDS.findall(name)}
+    """Return the words in the singular: ``--policy`` means ``--policies``."""
+    words = (one.lower() for one in _WORDS.findall(name))
+    return {re.sub("ies$", "y", one).removesuffix("s") for one in words}

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from kyverno_mp.errors import SettingInvalid
-from kyverno_mp.settings.fields import PREFIX, Facts, facts_of, variable, variable_of
+from kyverno_mp.settings.fields import (
+    PREFIX,
+    Facts,
+    facts_of,
+    span_of,
+    variable,
+    variable_of,
+)
 from kyverno_mp.settings.nearest import nearest
 from kyverno_mp.settings.settings import ONE_PER_CORE, Settings
 from kyverno_mp.settings.texts import CHECKS
@@ -130,19 +137,19 @@ def _value(raw: str, kind: type, facts: Facts) -> str | float | bool:
 
 
 def _number(raw: str, kind: type, facts: Facts) -> float:
-    unit = f" {facts.unit}" if facts.unit else ""
-    also = f", or {facts.word}" if facts.word else ""
+    unit = "" if facts.unit == "port" else f" {facts.unit}"
+    expected = f"{span_of(facts)}{unit}" + (f", or {facts.word}" if facts.word else "")
     try:
         # Python accepts 1_0 and digits of every script; a manifest never intends them.
         text = raw if raw.isascii() and "_" not in raw else ""
         number = int(text) if kind is int else float(text)
     except ValueError:
         word = "a whole number" if kind is int else "a number"
-        raise ValueError(f"expected {word} of{unit or ' it'}{also}") from None
+        raise ValueError(f"expected {word}, {expected}") from None
     low, high = facts.low, facts.high
     # Written so that NaN, which compares false with everything, is refused too.
     if low is not None and high is not None and not low <= number <= high:
-        raise ValueError(f"expected {low:g} to {high:g}{unit}{also}")
+        raise ValueError(f"expected {expected}")
     return number
 
 

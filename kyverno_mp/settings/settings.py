@@ -51,7 +51,7 @@ class Settings:
     background_workers: int = setting(
         0,
         Facts(
-            "Threads that carry out generate and mutate-existing rules (genWorkers)"
+            "Threads that execute generate and mutate-existing rules (genWorkers)"
             " while this pod holds the lease kyverno-background-controller; 0 = it does"
             " not.",
             unit="threads",
@@ -71,7 +71,7 @@ class Settings:
         Facts(
             "How often the background pool syncs each policy with generate or"
             " mutate-existing rules (BACKGROUND_SCAN_INTERVAL).",
-            unit="seconds",
+            unit="s",
             low=1,
             high=31 * 86_400,
         ),
@@ -107,7 +107,7 @@ class Settings:
         Facts(
             "All objects are evaluated again this often, even if nothing changed"
             " (backgroundScanInterval).",
-            unit="seconds",
+            unit="s",
             low=1,
             high=31 * 86_400,
         ),
@@ -839,7 +839,7 @@ class Settings:
 
     @property
     def has_background_pool(self) -> bool:
-        """Whether a pod of this installation carries out what reviews trigger."""
+        """Whether a pod of this installation executes what reviews trigger."""
         return self.background_workers > 0 or self.background_elsewhere
 
     @property

@@ -7,7 +7,7 @@ tests/unit/docs/test_tables.py. May touch: nothing.
 import dataclasses
 from typing import get_type_hints
 
-from kyverno_mp.settings.fields import Facts, facts_of, variable_of
+from kyverno_mp.settings.fields import Facts, facts_of, span_of, variable_of
 from kyverno_mp.settings.settings import Settings
 
 
@@ -34,7 +34,8 @@ def _range(facts: Facts, kind: type) -> str:
         return "true, false"
     if facts.choices:
         return ", ".join(facts.choices)
-    if facts.low is None or facts.high is None:
+    span = span_of(facts)
+    if not span:
         return "text"
     word = f", or `{facts.word}`" if facts.word else ""
-    return f"{facts.unit}, {facts.low:.10g} to {facts.high:.10g}{word}"
+    return f"{facts.unit}, {span}{word}"

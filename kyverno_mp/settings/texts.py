@@ -1,4 +1,4 @@
-"""Check that a text is a valid value of a setting, before anything is started with it.
+"""Check that a string is a valid value of a setting, before anything is started.
 
 Room: settings. Takes: the text of a variable or flag. Gives: CHECKS, setting -> check.
 Next: settings/read.py. May touch: nothing.

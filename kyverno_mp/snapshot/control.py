@@ -40,11 +40,13 @@ SEGMENTS: Final = (
     "settings",
     "kinds",
     "celpolicies",
+    "mutatingpolicies",
+    "generating",
 )
 """Names of the segments; append only, the index is the position in the page."""
 
 _MAGIC: Final = 0x4B59564D5043544C
-_VERSION: Final = 1
+_VERSION: Final = 2
 _GENERATIONS_AT: Final = 8
 _SEGMENTS_MAX: Final = 16
 _SLOTS_AT: Final = _GENERATIONS_AT + _SEGMENTS_MAX

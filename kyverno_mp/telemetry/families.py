@@ -128,6 +128,32 @@ VALIDATING_RESULTS: Final = Family(
     counted_text="Number of results of ValidatingPolicies.",
     by_namespace="resource_namespace",
 )
+MUTATING_RESULTS: Final = Family(
+    "kyverno_mutating_policy_execution_duration_seconds",
+    "histogram",
+    (
+        "policy_background_mode",
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+        "resource_request_operation",
+        "execution_cause",
+        "result",
+    ),
+    "Time to evaluate one MutatingPolicy for one request, in seconds; the policies of a"
+    " review share its time evenly.",
+    unbounded=(
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+    ),
+    # 1.19 adds the counter, and the label policy_namespace.
+    counted_as="kyverno_mutating_policy_results_total",
+    counted_text="Number of results of MutatingPolicies.",
+    by_namespace="resource_namespace",
+)
 CHANGES: Final = Family(
     "kyverno_policy_changes_total",
     "counter",
@@ -267,6 +293,42 @@ CLEANUP_ERRORS: Final = Family(
     "Number of lists and deletions of clean-up policies that failed.",
     unbounded=("policy_namespace", "policy_name", *_CLEANED[:2]),
 )
+GENERATING_RESULTS: Final = Family(
+    "kyverno_generating_policy_execution_duration_seconds",
+    "histogram",
+    (
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+        "resource_request_operation",
+        "result",
+    ),
+    "Time to evaluate one GeneratingPolicy for one trigger, in seconds, without the"
+    " writes.",
+    unbounded=(
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+    ),
+    by_namespace="resource_namespace",
+)
+_DELETED = ("resource", "resource_namespace", "deletion_propagation")
+DELETED: Final = Family(
+    "kyverno_deleting_controller_deletedobjects_total",
+    "counter",
+    (*_CLEANED_BY, *_DELETED),
+    "Number of objects that DeletingPolicies deleted.",
+    unbounded=("policy_namespace", "policy_name", *_DELETED[:2]),
+)
+DELETING_ERRORS: Final = Family(
+    "kyverno_deleting_controller_errors_total",
+    "counter",
+    (*_CLEANED_BY, *_DELETED),
+    "Number of lists and deletions of DeletingPolicies that failed.",
+    unbounded=("policy_namespace", "policy_name", *_DELETED[:2]),
+)
 CLEANUP_HALTED: Final = Family(
     "kyverno_mp_cleanup_halted",
     "gauge",
@@ -300,7 +362,7 @@ BACKGROUND_REQUESTS: Final = Family(
     "counter",
     ("request_type", "outcome"),
     "UpdateRequests, and tasks of policies that fail for good, by outcome: done, failed"
-    " (it comes again), dropped_absent (there was no trigger for 30 s), dropped_present"
+    " (it is retried), dropped_absent (there was no trigger for 30 s), dropped_present"
     " (what was to be deleted still exists, or is still wanted), dropped_failing (the"
     " last attempt failed).",
 )
@@ -321,7 +383,7 @@ REPORTS_EVALUATED: Final = Family(
     "counter",
     ("outcome",),
     "Objects that the reports pool evaluated, by outcome: evaluated, outdated (the"
-    " object changed meanwhile and comes again), failed (it comes again).",
+    " object changed meanwhile and is evaluated again), failed (it is retried).",
 )
 REPORTS_WRITES: Final = Family(
     "kyverno_mp_reports_writes_total",
@@ -445,6 +507,7 @@ RECORDED: Final = (
     GENERATED_POLICIES,
     *(TRIGGERS, TRIGGERS_WAITING, TRIGGERS_AGE),
     *(CLEANED, CLEANUP_ERRORS, CLEANUP_HALTED, TTL_INFO, TTL_DELETED, TTL_ERRORS),
+    *(DELETED, DELETING_ERRORS),
     *(BACKGROUND_REQUESTS, BACKGROUND_WRITES, BACKGROUND_WAITING),
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
@@ -455,6 +518,8 @@ RECORDED: Final = (
     REPORTS_STALENESS,
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
     VALIDATING_RESULTS,
+    MUTATING_RESULTS,
+    GENERATING_RESULTS,
     GC_PAUSES,
     *(IMAGE_CACHE, REGISTRY_CALLS),
 )

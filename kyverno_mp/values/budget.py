@@ -1,6 +1,6 @@
 """Parse a deletion budget: a number of objects, or a percentage of the matched ones.
 
-Room: values. Takes: a text. Gives: Budget, None = no budget. Next: settings/texts.py,
+Room: values. Takes: a string. Gives: Budget, None = no budget. Next: settings/texts.py,
 cleanup/policy.py. May touch: nothing outside its arguments.
 Source: docs/cleanup.md (deletion budget); upstream has none.
 """

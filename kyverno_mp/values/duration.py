@@ -1,6 +1,7 @@
 """Parse and print Go durations.
 
-Room: values. Takes: texts such as ``1h30m``. Gives: nanoseconds as int, and Go's text.
+Room: values. Takes: strings such as ``1h30m``. Gives: nanoseconds as int, and Go's
+text.
 Next: expr (arithmetic and time functions), expr/pattern, expr/conditions.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3; Go's time.ParseDuration and Duration.String.
@@ -31,7 +32,7 @@ _UNUSUAL: Final = re.compile(r'["\\]|[^\x20-\x7f]')
 def quote_text(text: str) -> str:
     r"""Quote as package time does: bytes outside printable ASCII become ``\xHH``."""
     if text.isascii() and text.isprintable():
-        # PERF: nearly all quoted texts are plain ASCII.
+        # PERF: nearly all quoted strings are plain ASCII.
         escaped = text.replace("\\", "\\\\").replace('"', '\\"')
         return f'"{escaped}"'
     return f'"{_UNUSUAL.sub(_escaped, text)}"'
@@ -49,7 +50,7 @@ def parse_duration(text: str) -> int | None:
 
     Shape: ``1h5m``, ``-1.5s``, ``0``; units h m s ms us ns; no days.
     """
-    # PERF: most texts tried here are names or images; their first character already
+    # PERF: most strings tried here are names or images; their first character already
     # rules them out.
     if not text or text[0] not in _FIRST or len(text) > DURATION_CHARACTERS_MAX:
         return None
@@ -58,7 +59,7 @@ def parse_duration(text: str) -> int | None:
 
 
 def duration_error(text: str) -> str:
-    """Return Go's error text for a text that ``parse_duration`` rejects."""
+    """Return Go's error message for a string that ``parse_duration`` rejects."""
     parsed = _parse(text)
     return parsed if type(parsed) is str else ""
 
@@ -87,7 +88,7 @@ def _parse(text: str) -> int | str:
 
 
 def _read_term(text: str, body: str, position: int) -> tuple[int, int] | str:
-    """Parse one number with its unit; "" stands for the common error text."""
+    """Parse one number with its unit; "" stands for the common error message."""
     whole_end = _digits_end(body, position)
     fraction_end = whole_end
     if whole_end < len(body) and body[whole_end] == ".":

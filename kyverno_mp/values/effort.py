@@ -1,6 +1,6 @@
 """Estimate the work and memory that values take, so that it can be charged first.
 
-Room: values. Takes: texts, patterns, JSON data. Gives: steps (at most half a
+Room: values. Takes: strings, patterns, JSON data. Gives: steps (at most half a
 microsecond of one core each) and bytes. Next: expr/scope, and all code that charges
 steps.
 May touch: nothing outside its arguments.
@@ -31,14 +31,14 @@ LIST_BYTES: Final = 64
 ENTRY_BYTES: Final = 100
 """One entry of a map; up to half of the slots are empty."""
 TEXT_LIGHT_MAX: Final = 255
-"""Reading texts up to this length is covered by the step of the function call."""
+"""Reading strings up to this length is covered by the step of the function call."""
 _TEXT_HEAD_BYTES: Final = 64
 _SHORT_MAX: Final = 100
-"""Longer texts are searched in linear time; in shorter ones, each position is tried."""
+"""Longer strings are searched in linear time; shorter ones position by position."""
 
 
 def width_of(text: str) -> int:
-    """Return the bytes per character of a text in memory: 1, 2 or 4."""
+    """Return the bytes per character of a string in memory: 1, 2 or 4."""
     if text.isascii():
         return 1
     return (text.__sizeof__() - _TEXT_HEAD_BYTES) // (len(text) or 1) + 1
@@ -52,7 +52,7 @@ def search_steps(part: str, text: str) -> int:
 def weigh(value: Json, charge: Charge) -> int:
     """Return the steps that one walk over a value takes, and charge for counting them.
 
-    Each value takes one step, and each text the steps for reading it.
+    Each value takes one step, and each string the steps for reading it.
     """
     steps = 0
     pending = [value]

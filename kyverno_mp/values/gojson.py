@@ -18,7 +18,7 @@ from kyverno_mp.values.jsonvalue import Json
 _SPACE: Final = " \t\r\n"
 _DIGITS: Final = frozenset("0123456789")
 _VALUE_BYTES: Final = (240, 72, 40, 30)
-"""A map, a list, one item with its number, or half a text."""
+"""A map, a list, one item with its number, or half a string."""
 _PORTION: Final = 16 * 1024
 _HEX: Final = frozenset("0123456789abcdefABCDEF")
 
@@ -152,7 +152,7 @@ _END: Final = "unexpected end of JSON input"
 
 
 def error_text(text: str) -> str:
-    """Return the error text of Go's scanner for the first invalid byte."""
+    """Return the error message of Go's scanner for the first invalid byte."""
     scanner = _Scanner(text)
     try:
         scanner.value("looking for beginning of value")
@@ -167,7 +167,7 @@ def error_text(text: str) -> str:
 
 
 class _Scanner:
-    """A slow second parser that only produces the error text."""
+    """A slow second parser that only produces the error message."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -179,7 +179,7 @@ class _Scanner:
         return self.text[self.at]
 
     def next(self) -> str:
-        """Return the next character. GO: a blank ends an unfinished token."""
+        """Return the next character. GO: a space ends an unfinished token."""
         return self.text[self.at] if self.at < len(self.text) else " "
 
     def fail(self, context: str) -> None:

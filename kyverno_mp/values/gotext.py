@@ -1,8 +1,8 @@
 """Print JSON data like Go: fmt.Sprint, strconv floats, json.Marshal, type names.
 
-Room: values. Takes: Json. Gives: texts that equal those of the Go program byte for
+Room: values. Takes: Json. Gives: strings that equal those of the Go program byte for
 byte.
-Next: expr (conversions, error texts), expr/conditions, program (messages).
+Next: expr (conversions, error messages), expr/conditions, program (messages).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3; Go's fmt, strconv and encoding/json.
 """
@@ -36,7 +36,7 @@ _ITEM_CHARACTERS: Final = 8
 _PIECE_BYTES: Final = 8
 _QUOTED_PER_STEP: Final = 16
 _PORTION: Final = 4096
-"""Characters of a long text that are quoted at a time."""
+"""Characters of a long string that are quoted at a time."""
 
 
 class GoValue:
@@ -60,7 +60,8 @@ class GoValue:
 def sprint(value: Json, charge: Charge | None = None) -> str:
     """Print like fmt.Sprint (``%v``): ``map[a:1 b:[x <nil>]]``, ``1e+06``, ``true``.
 
-    ``charge`` is called with the sizes of containers and texts before they are printed.
+    ``charge`` is called with the sizes of containers and strings before they are
+    printed.
     """
     kind = type(value)
     if kind is str:
@@ -246,7 +247,7 @@ def replaced_bytes(text: str) -> str:
 
 
 def text_bytes(text: str) -> bytes:
-    """Return the UTF-8 of a text, with the invalid bytes that it keeps."""
+    """Return the UTF-8 of a string, with the invalid bytes that it keeps."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

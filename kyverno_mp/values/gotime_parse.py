@@ -1,6 +1,6 @@
 """Parse times by Go layouts.
 
-Room: values. Takes: texts and Go layouts. Gives: GoTime. Next: expr/jmespath and
+Room: values. Takes: strings and Go layouts. Gives: GoTime. Next: expr/jmespath and
 expr/cel (time functions), values/ttl.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (time_*); Go's package time (format.go).
 """
@@ -155,7 +155,7 @@ class _LayoutParser:
         return self._finish()
 
     def _skip(self, prefix: str) -> None:
-        """Skip literal text; a run of blanks matches any run of blanks."""
+        """Skip literal text; a run of spaces matches any run of spaces."""
         wanted = prefix
         while wanted:
             if wanted[0] == " ":

@@ -116,7 +116,7 @@ _remembered_head = lru_cache(maxsize=_REMEMBERED_TEXTS)(_head)
 def _entry(pad: str, key: str, value: str) -> str:
     if _is_simple_key(key):
         head = f"{pad}{_simple_key(key)}: "
-        # The column counts from the start of the line, including the two blanks.
+        # The column counts from the start of the line, including the two spaces.
         return _line(head, value, column=len(head) + 2 - len(pad), indent=4)
     return _line(f"{pad}? ", key, column=4, indent=4) + _line(
         "  : ", value, column=4, indent=4
@@ -182,9 +182,9 @@ def _needs_quotes(text: str) -> bool:
 
 
 def _fold(text: str, column: int, indent: int) -> str:
-    """Turn single blanks past column 80 into line breaks; runs of blanks never fold.
+    """Turn single spaces past column 80 into line breaks; runs of spaces never fold.
 
-    PERF: it checks one blank per line instead of every character; denials wait for it.
+    PERF: it checks one space per line instead of every character; denials wait for it.
     """
     if column + len(text) <= _WIDTH:
         return text
@@ -227,7 +227,7 @@ def _single_quoted(text: str, column: int | None, indent: int) -> str:
 def _double_quoted(text: str, column: int | None, indent: int) -> str:
     if text.startswith("\ufeff"):
         # KYVERNO: for every character yaml.v2's is_bom checks the start of the text, so
-        # a text with a byte order mark at its start is escaped completely.
+        # a string with a byte order mark at its start is escaped completely.
         return f'"{"".join(map(_escape_character, text))}"'
     words = [_ESCAPED.sub(_escape, word) for word in text.split(" ")]
     if column is None:

@@ -1,7 +1,8 @@
 """Parse image references, and find those of a resource.
 
-Room: values. Takes: reference texts, resources as JSON. Gives: ImageInfo, and the value
-of the ``images`` variable. Next: program/context/rule_context, program/pod_security.
+Room: values. Takes: reference strings, resources as JSON. Gives: ImageInfo, and the
+value of the ``images`` variable. Next: program/context/rule_context,
+program/pod_security.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.8; the grammar is that of
 github.com/distribution/reference.
@@ -26,7 +27,7 @@ _LABEL: Final = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _DOMAIN: Final = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
 _TAG: Final = r"[0-9A-Za-z_][0-9A-Za-z_.-]{0,127}"
 _DIGEST: Final = r"[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}"
-# SAFETY: these use RE2, because the texts come from requests and may be long.
+# SAFETY: these use RE2, because the strings come from requests and may be long.
 _REFERENCE: Final = re2.compile(
     rf"((?:{_DOMAIN}/)?{_PATH})(?::({_TAG}))?(?:@({_DIGEST}))?"
 )

@@ -22,7 +22,7 @@ _MADE_STEPS: Final = 4
 _STEPS_AT_ONCE: Final = 64
 _OPERATION_BYTES: Final = 40
 _ITEM_BYTES: Final = 6
-"""A number, or the quotes and commas of a text."""
+"""A number, or the quotes and commas of a string."""
 
 
 def diff(before: Json, after: Json, spend: Spender = FREE) -> list[Operation]:

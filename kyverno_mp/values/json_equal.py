@@ -1,4 +1,4 @@
-"""Compare JSON values like their JSON texts.
+"""Compare JSON values as their JSON text.
 
 Room: values. Takes: two values. Gives: bool. Next: values/json_diff, strategic_merge,
 json_patch. May touch: nothing outside its arguments. ``1`` and ``1.0`` are equal

@@ -51,7 +51,7 @@ _TEXT: Final = {str}
 
 def is_regular(elements: Sequence[Json], key: str) -> bool:
     """Return whether every element is a map with a unique text under ``key``."""
-    # PERF: nearly all keys are texts; this check needs no Python loop.
+    # PERF: nearly all keys are strings; this check needs no Python loop.
     keys = [element.get(key) if type(element) is dict else None for element in elements]
     if set(map(type, keys)) == _TEXT:
         texts = set(keys)
@@ -152,7 +152,7 @@ def merge_irregular(
 
 
 def _values(dest: list[Json], origin: list[Json] | None, keys: _Texts) -> list[_Texts]:
-    """Return the key texts of all elements, those of the patch first, each once."""
+    """Return the key strings of all elements, those of the patch first, each once."""
     found: dict[_Texts, None] = {}
     for source in (origin, dest):
         for element in source or ():

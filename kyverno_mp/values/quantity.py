@@ -1,6 +1,6 @@
 """Parse, compare, compute and print Kubernetes quantities.
 
-Room: values. Takes: texts such as ``100m`` or ``1.5Gi``. Gives: exact, comparable
+Room: values. Takes: strings such as ``100m`` or ``1.5Gi``. Gives: exact, comparable
 Quantity values that keep their format. Next: expr, expr/pattern, expr/conditions.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3, 9.3; Kubernetes' resource.Quantity.
@@ -156,7 +156,7 @@ def parse_quantity(text: str) -> Quantity | None:
 
 
 def quantity_error(text: str) -> str:
-    """Return Kubernetes' error text for a text that ``parse_quantity`` rejects."""
+    """Return Kubernetes' error message for a string that ``parse_quantity`` rejects."""
     parsed = _parse(text)
     return parsed if type(parsed) is str else ""
 
@@ -203,7 +203,7 @@ def _interpret(suffix: str) -> tuple[int, Format] | None:
 def _parse_fast(
     text: str, factor: int, digits: tuple[str, str], meaning: tuple[int, Format]
 ) -> Quantity | None:
-    """Parse numbers that fit Go's int64 form, which keeps some texts unchanged."""
+    """Parse numbers that fit Go's int64 form, which keeps some strings unchanged."""
     number, fraction = digits
     exponent, form = meaning
     if form == "BinarySI":

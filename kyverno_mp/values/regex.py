@@ -4,7 +4,7 @@ Room: values. Takes: patterns of up to REGEX_CHARACTERS_MAX. Gives: Regex.
 Next: the regex functions of JMESPath and CEL, which charge.
 May touch: a bounded cache of compiled expressions.
 Source: measured on RE2 with its default of 8 MiB a program; Go's regexp/syntax (error
-texts, the escape C).
+strings, the escape C).
 
 The length of a pattern does not show the work of compiling it: a class of Unicode
 letters has three characters and 400 instructions, and ``a{1000}`` has a thousand. So

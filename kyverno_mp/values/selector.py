@@ -1,7 +1,7 @@
 """Evaluate label selectors like Kyverno: Kubernetes' rules plus wildcards in labels.
 
-Room: values. Takes: labels and terms of a selector. Gives: the error text of an invalid
-selector, and a closure that evaluates a map of labels.
+Room: values. Takes: labels and terms of a selector. Gives: the error message of an
+invalid selector, and a closure that evaluates a map of labels.
 Next: compiler/match (errors), program/matching/match (closures).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 1.5; Kubernetes apimachinery labels.NewRequirement.

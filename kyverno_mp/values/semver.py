@@ -1,6 +1,6 @@
 """Compare semantic versions with ranges like blang/semver.
 
-Room: values. Takes: version and range texts. Gives: Version tuples, range predicates.
+Room: values. Takes: version and range strings. Gives: Version tuples, range predicates.
 Next: expr/jmespath (semver_compare).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (semver_compare); blang/semver v4.
@@ -139,7 +139,7 @@ def _range_error(message: str) -> ExpressionFailed:
 
 
 def _split_parts(text: str) -> list[str]:
-    """Split at blanks that do not follow an operator; one-letter parts are lost.
+    """Split at spaces that do not follow an operator; one-letter parts are lost.
 
     KYVERNO: 9.2 - the library drops parts of a single byte, as in ``>1.0.0 5``.
     """

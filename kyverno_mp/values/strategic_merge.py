@@ -92,8 +92,8 @@ def _value(dest: Json, origin: Json, shape: Shape | None, spend: Spender) -> Jso
     if type(dest) is dict or type(dest) is list:
         raise wrong_kind(node_kind(dest), origin)
     if type(dest) is str and type(origin) is not str:
-        # KYVERNO: a value that replaces a quoted text is quoted, too, and so becomes a
-        # text.
+        # KYVERNO: a value that replaces a quoted string is quoted, too, and so becomes
+        # a text.
         origin = text_of(origin)
     return dest if same_paid(dest, origin, spend) else origin
 

@@ -1,7 +1,7 @@
-"""Match texts against Kyverno's wildcard patterns.
+"""Match strings against Kyverno's wildcard patterns.
 
-Room: values. Takes: a pattern and a text. Gives: the match, as a plain function and as
-a closure compiled from the pattern.
+Room: values. Takes: a pattern and a string. Gives: the match, as a plain function and
+as a closure compiled from the pattern.
 Next: expr/pattern, program/matching/match, compiler/match.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.1.
@@ -24,7 +24,7 @@ _RE2_PATTERN_LENGTH_MAX = 1000
 size."""
 _PORTION = 4096
 _BITS_PER_STEP = 16384
-"""Characters of a text that are read, and bits that are shifted, per step."""
+"""Characters of a string that are read, and bits that are shifted, per step."""
 
 
 def contains_wildcard(text: str) -> bool:
@@ -36,7 +36,7 @@ def matches(pattern: str, text: str, charge: Charge = uncharged) -> bool:
     """Return whether the whole ``text`` matches: ``*`` any run, ``?`` exactly one rune.
 
     Cost: linear without ``?``, otherwise at worst the product of the lengths in bits;
-    ``charge`` is called with the steps of long texts before the match.
+    ``charge`` is called with the steps of long strings before the match.
     """
     if "*" not in pattern and "?" not in pattern:
         if len(text) > TEXT_LIGHT_MAX and len(text) == len(pattern):

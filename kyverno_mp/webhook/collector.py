@@ -140,7 +140,7 @@ class Collector:
     def _collect_many(self, now_s: float) -> None:
         """Collect even if it takes long, when no review can hold that many objects.
 
-        An audit queue can: after a collection in vain, the next one waits longer.
+        An audit queue can: after a collection that freed little, the next waits longer.
         """
         if self._few_s is None or now_s - self._few_s < self._patience_s:
             return

@@ -38,7 +38,7 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.tally import Labels
 
 _READ_NS_MAX: Final = 30_000_000_000
-"""Of work without a deadline: audits have their own."""
+"""The deadline of work without one: audits have their own."""
 
 
 @dataclass(frozen=True, slots=True)

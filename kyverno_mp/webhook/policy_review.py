@@ -20,8 +20,10 @@ from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cel_policies_review import refusals as background_refusals
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
 from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.mutating_review import mutating_refusals
 from kyverno_mp.compiler.type_check import type_warnings
 from kyverno_mp.compiler.validating_review import refusals
 from kyverno_mp.errors import (
@@ -32,7 +34,16 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded
 from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
+from kyverno_mp.policy.cel_policies import (
+    MUTATING_POLICY_KINDS,
+    DeletingPolicy,
+    GeneratingPolicy,
+    MutatingPolicy,
+    decode_cel_policy,
+    is_cel_policy,
+)
 from kyverno_mp.policy.check import check
+from kyverno_mp.policy.checks.cleanup import run_warnings
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.decode import Document, examine
 from kyverno_mp.policy.exception import PolicyException
@@ -40,11 +51,8 @@ from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.review import ReviewVerdict, review
-from kyverno_mp.policy.validating_policy import (
-    CelPolicyException,
-    decode_validating_policy,
-    is_validating_policy,
-)
+from kyverno_mp.policy.served_cel import decode_served, is_served
+from kyverno_mp.policy.validating_policy import CelPolicyException
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 
@@ -52,6 +60,8 @@ _NO_POLICY: Final = "admission request does not contain a policy"
 _JUDGED: Final = frozenset({"CREATE", "UPDATE"})
 _POLICIES: Final = ("ClusterPolicy", "Policy")
 _CLEANUPS: Final = ("CleanupPolicy", "ClusterCleanupPolicy")
+_BACKGROUND: Final = (DeletingPolicy, GeneratingPolicy)
+"""The policies in CEL that the pools carry out."""
 
 KINDS_OF_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "/policyvalidate": _POLICIES,
@@ -139,27 +149,50 @@ class PolicyReview:
         KYVERNO: a refusal has its reasons as warnings, too.
         """
         raw = request.object
-        if not is_validating_policy(raw):
+        if is_cel_policy(raw) and raw["kind"] not in MUTATING_POLICY_KINDS:
+            return self._answer_background_cel(request)
+        if not is_served(raw):
             text = f"{request.kind} is not evaluated by this version"
             return allowed(request.uid, [text])
         try:
             with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
                 metadata = {**metadata_of(raw), "namespace": request.namespace}
-                document = decode_validating_policy({**raw, "metadata": metadata})
+                document = decode_served({**raw, "metadata": metadata})
                 if isinstance(document, CelPolicyException):
                     namespace = request.namespace or document.metadata.namespace
                     warnings = self._exception_warnings(namespace)
                     return allowed(request.uid, warnings)
-                found = refusals(document)
+                # The others are reviewed above.
+                assert not isinstance(document, GeneratingPolicy)
+                if isinstance(document, MutatingPolicy):
+                    found = mutating_refusals(document)
+                else:
+                    found = refusals(document)
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:
             return denied(request.uid, error.message)
-        if not found:
-            return allowed(request.uid)
-        unique = list(dict.fromkeys(found))
-        text = unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
-        return denied(request.uid, text, unique)
+        return _judged(request, found)
+
+    def _answer_background_cel(self, request: Request) -> bytes:
+        """Review a policy in CEL of the kinds that the pools carry out."""
+        raw = request.object
+        warnings: Sequence[str] = ()
+        try:
+            with bounded(CompileBudget(self._time_check(), POLICY_REVIEW_STEPS_MAX)):
+                metadata = {**metadata_of(raw), "namespace": request.namespace}
+                document = decode_cel_policy({**raw, "metadata": metadata})
+                if not isinstance(document, _BACKGROUND):
+                    text = f"{request.kind} is not evaluated by this version"
+                    return allowed(request.uid, [text])
+                found = background_refusals(document)
+                if isinstance(document, DeletingPolicy) and not found:
+                    warnings = list(run_warnings(document))
+        except DocumentInvalid as error:
+            return denied(request.uid, "; ".join(map(str, error.problems)))
+        except (DependencyError, PolicyInvalid) as error:
+            return denied(request.uid, error.message)
+        return _judged(request, found, warnings)
 
     def _time_check(self) -> Callable[[], None]:
         """Return a function that checks the time limit of one review."""
@@ -229,6 +262,17 @@ class PolicyReview:
                 "PolicyException resource namespace must match the defined namespace."
             ]
         return []
+
+
+def _judged(
+    request: Request, found: Sequence[str], warnings: Sequence[str] = ()
+) -> bytes:
+    """Answer with the errors of a policy in CEL, which are warnings as well."""
+    if not found:
+        return allowed(request.uid, warnings)
+    unique = list(dict.fromkeys(found))
+    text = unique[0] if len(unique) == 1 else f"[{', '.join(unique)}]"
+    return denied(request.uid, text, unique)
 
 
 def _own_kind(_group: str, _version: str, _resource: str) -> str:

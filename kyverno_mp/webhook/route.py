@@ -24,7 +24,17 @@ NVPOL_KEYS: Final = "nvpol-keys"
 
 The API server accepts only DNS names between slashes, and any of them may be the name
 of a policy, so the first one tells the two paths apart."""
-CEL_WEBHOOKS: Final = frozenset({VPOL, NVPOL})
+MPOL: Final = "mpol"
+"""MutatingPolicies; the rest of the path names them."""
+NMPOL: Final = "nmpol"
+"""NamespacedMutatingPolicies, likewise."""
+GPOL: Final = "gpol"
+"""GeneratingPolicies; the rest of the path names them."""
+NGPOL: Final = "ngpol"
+"""NamespacedGeneratingPolicies, likewise."""
+CEL_WEBHOOKS: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
+_OF_KEYS: Final = {NVPOL_KEYS: NVPOL, "nmpol-keys": NMPOL, "ngpol-keys": NGPOL}
+"""Paths that also name namespaces -> their webhook."""
 BOTH: Final = frozenset({"Fail", "Ignore"})
 
 _REMEMBERED_QUERY_BYTES_MAX: Final = 64
@@ -41,7 +51,7 @@ class Route(msgspec.Struct, frozen=True):
     ``failure_policies``: only policies with these are evaluated. ``policy_key``:
     ``name`` or ``ns/name`` of the only policy on a fine-grained path, else "". For
     policies in CEL: the names of all policies of the path, separated by slashes; those
-    of NVPOL_KEYS begin with a slash, and each comes after its namespace.
+    of paths like NVPOL_KEYS begin with a slash, and each comes after its namespace.
     """
 
     path: str
@@ -84,9 +94,11 @@ def route_of(path: bytes) -> Route | None:
             return Route(
                 "/".join(parts), webhook, _SUFFIXES[suffix], policy_key="/".join(key)
             )
-        case ["", "nvpol-keys", *pairs] if pairs and len(pairs) % 2 == 0 and all(pairs):
+        case ["", name, *pairs] if (
+            name in _OF_KEYS and pairs and len(pairs) % 2 == 0 and all(pairs)
+        ):
             named = "/".join(("", *pairs))
-            return Route("/".join(parts), NVPOL, BOTH, policy_key=named)
+            return Route("/".join(parts), _OF_KEYS[name], BOTH, policy_key=named)
     return None
 
 

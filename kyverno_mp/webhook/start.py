@@ -33,6 +33,12 @@ from kyverno_mp.limits import (
     TRIGGERS_WAITING_MAX,
 )
 from kyverno_mp.policy.metrics_configuration import MetricsConfiguration
+from kyverno_mp.program.cel_policies.generating_plan import (
+    GeneratingPlanner,
+    LinkedGeneratingTrigger,
+)
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation_plan import Changing, MutationPlanner, link_mutation
@@ -40,7 +46,7 @@ from kyverno_mp.program.plan import ValidationPlanner
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.program.validating_policy.plan import CelPlanner
-from kyverno_mp.program.validating_policy.source import CelPolicySource
+from kyverno_mp.program.validating_policy.source import CelPolicySource, CelSource
 from kyverno_mp.queues.journal import LOST, RESULTS, TRIGGERS, Journal
 from kyverno_mp.reports.travel import reporting_of
 from kyverno_mp.settings.base import base_of
@@ -51,6 +57,14 @@ from kyverno_mp.snapshot.configured import SETTINGS, Configured, configured_of
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.data import DataSegment
 from kyverno_mp.snapshot.follow import Follower
+from kyverno_mp.snapshot.generating_policies import (
+    GENERATING_POLICIES,
+    GeneratingPolicySegment,
+)
+from kyverno_mp.snapshot.mutating_policies import (
+    MUTATING_POLICIES,
+    MutatingPolicySegment,
+)
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.families import (
@@ -129,6 +143,22 @@ class _LinkedCelPolicies:
     planner: CelPlanner
 
 
+@dataclass(frozen=True, slots=True)
+class _LinkedMutatingPolicies:
+    """One generation of MutatingPolicies, with its planner."""
+
+    segment: MutatingPolicySegment
+    planner: MutatingPlanner
+
+
+@dataclass(frozen=True, slots=True)
+class _LinkedGeneratingPolicies:
+    """One generation of GeneratingPolicies, with its planner."""
+
+    segment: GeneratingPolicySegment
+    planner: GeneratingPlanner
+
+
 class _Attached:
     """The segments that one worker follows, and its row in the control page."""
 
@@ -164,6 +194,8 @@ class _Attached:
         self._counted_since_s = loop.time()
         self._asked_policies: set[str] = set()
         self._asked_cel_policies: set[str] = set()
+        self._asked_mutating_policies: set[str] = set()
+        self._asked_generating_policies: set[str] = set()
         self._whole = False
         # A separate thread: reviews of policies, which may be many and take long, must
         # not delay a changed policy.
@@ -243,6 +275,24 @@ class _Attached:
             on_refused=self._refused,
         )
 
+        self.mutating_policies = Follower(
+            places.snapshot,
+            control,
+            MUTATING_POLICIES,
+            lambda segment, _previous: self._wrap_mutating_policies(
+                engine, segment, background_user(settings)
+            ),
+            on_refused=self._refused,
+        )
+
+        self.generating_policies = Follower(
+            places.snapshot,
+            control,
+            GENERATING_POLICIES,
+            lambda segment, _previous: self._wrap_generating_policies(engine, segment),
+            on_refused=self._refused,
+        )
+
     def _kinds(self) -> Json | None:
         """Return the discovery rows that the leader published."""
         segment = self.data[KINDS].current()
@@ -261,6 +311,16 @@ class _Attached:
     def cel_planner(self) -> CelPlanner | None:
         """Return the planner of policies in CEL, None while data is missing."""
         linked = self.cel_policies.current()
+        return linked.planner if linked is not None and self._is_whole() else None
+
+    def mutating_planner(self) -> MutatingPlanner | None:
+        """Return the planner of MutatingPolicies, None while data is missing."""
+        linked = self.mutating_policies.current()
+        return linked.planner if linked is not None and self._is_whole() else None
+
+    def generating_planner(self) -> GeneratingPlanner | None:
+        """Return the planner of GeneratingPolicies, None while data is missing."""
+        linked = self.generating_policies.current()
         return linked.planner if linked is not None and self._is_whole() else None
 
     def _is_whole(self) -> bool:
@@ -286,6 +346,17 @@ class _Attached:
         """Return the same for a policy in CEL."""
         linked, asked = self.cel_policies.current(), self._asked_cel_policies
         return _knows(None if linked is None else linked.segment, asked, key)
+
+    def knows_mutating(self, key: str) -> bool:
+        """Return the same for a MutatingPolicy."""
+        linked, asked = self.mutating_policies.current(), self._asked_mutating_policies
+        return _knows(None if linked is None else linked.segment, asked, key)
+
+    def knows_generating(self, key: str) -> bool:
+        """Return the same for a GeneratingPolicy."""
+        linked = self.generating_policies.current()
+        segment = None if linked is None else linked.segment
+        return _knows(segment, self._asked_generating_policies, key)
 
     def sink(self, records: PageRecords) -> AuditSink:
         """Return the sink of the results of reviews."""
@@ -408,6 +479,8 @@ class _Attached:
             (POLICIES, self.policies),
             # After the policies: the leader publishes them before it does those.
             (CEL_POLICIES, self.cel_policies),
+            (MUTATING_POLICIES, self.mutating_policies),
+            (GENERATING_POLICIES, self.generating_policies),
             (SETTINGS, self._configured),
             *self.data.items(),
         ]
@@ -439,6 +512,31 @@ class _Attached:
         policies = CelPolicySegment(segment)
         source = CelPolicySource(engine, policies)
         return _LinkedCelPolicies(policies, CelPlanner(engine, source, self.knows_cel))
+
+    def _wrap_mutating_policies(
+        self, engine: Engine, segment: Segment, user: str
+    ) -> _LinkedMutatingPolicies:
+        policies = MutatingPolicySegment(segment)
+        source = CelSource(
+            engine,
+            policies,
+            lambda position: LinkedMutatingPolicy(policies.mutating_policy(position)),
+        )
+        return _LinkedMutatingPolicies(
+            policies, MutatingPlanner(engine, source, self.knows_mutating, user)
+        )
+
+    def _wrap_generating_policies(
+        self, engine: Engine, segment: Segment
+    ) -> _LinkedGeneratingPolicies:
+        policies = GeneratingPolicySegment(segment)
+        source = CelSource(
+            engine,
+            policies,
+            lambda at: LinkedGeneratingTrigger(policies.generating_policy(at)),
+        )
+        planner = GeneratingPlanner(source, self.knows_generating)
+        return _LinkedGeneratingPolicies(policies, planner)
 
     def _link_beforehand(
         self, source: SegmentSource[LinkedRule], previous: _LinkedSnapshot
@@ -505,6 +603,8 @@ def make_start(settings: Settings, places: Places) -> Start:
                 live_namespaces=attached.live_namespaces,
                 mutate=SnapshotMutate(attached.mutations, attached.knows),
                 cel=attached.cel_planner,
+                cel_mutate=attached.mutating_planner,
+                cel_generate=attached.generating_planner,
                 filters=attached.configuration,
                 top_kind=attached.top_kind,
                 certificates=Certificates(places.cert, places.key),

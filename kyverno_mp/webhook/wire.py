@@ -16,9 +16,11 @@ from kyverno_mp.limits import (
     LONG_REVIEW_THREADS,
     SLOW_REVIEWS_WAITING_MAX,
 )
-from kyverno_mp.policy import validating_policy
+from kyverno_mp.policy import served_cel
 from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
+from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.program.validating_policy.plan import CelPlanner
@@ -66,6 +68,8 @@ class RoleDependencies:
     live_namespaces: NamespaceObjects | None = None
     mutate: Plans[MutationPlan] | None = None
     cel: Callable[[], CelPlanner | None] | None = None
+    cel_mutate: Callable[[], MutatingPlanner | None] | None = None
+    cel_generate: Callable[[], GeneratingPlanner | None] | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
@@ -105,7 +109,7 @@ def wire(
     """Return the objects that the worker serves."""
     # Several threads review policies.
     prepare()
-    validating_policy.prepare()
+    served_cel.prepare()
     audit_queue = AuditQueue(
         settings.audit_queue_max,
         on_drop=lambda: role.records.error("webhook.audit_queue_full"),
@@ -159,7 +163,9 @@ def wire(
             long_evaluations=long_evaluations,
             top_kind=role.top_kind,
         ),
-        handlers_of(role.evaluate, role.mutate, role.cel),
+        handlers_of(
+            role.evaluate, role.mutate, role.cel, role.cel_mutate, role.cel_generate
+        ),
     )
     reviewers = Reviewers()
     connections = Connections(

@@ -69,7 +69,7 @@ POD: Json = {
 
 
 def rules() -> Iterator[tuple[str, Callable[[Json], bool]]]:
-    """Give name and test of each rule with a pattern or anyPattern."""
+    """Yield name and test of each rule with a pattern or anyPattern."""
     folder = next(path for path in FOLDERS if path.is_dir() and any(path.iterdir()))
     for path in sorted(folder.rglob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):

@@ -1,7 +1,7 @@
 """Measure what work costs against what it was charged.
 
 Used by test_charges.py. A step stands for at most half a microsecond of one core of the
-machine on which the limits were chosen; ``PACE`` tells how much slower this one is.
+machine on which the limits were chosen; ``PACE`` is how much slower this one is.
 Time is the thread's own, so that neighbours on the machine do not count.
 """
 
@@ -20,7 +20,7 @@ STEP_NS: Final = 500
 REFERENCE_NS: Final = 21_000_000
 """What ``_calibrate`` takes on the machine of the limits."""
 UNCHARGED_NS: Final = 3_000_000
-"""What may be done in all without a charge: calls, small values, errors."""
+"""What may be done in total without a charge: calls, small values, errors."""
 UNCHARGED_BYTES: Final = 2 << 20
 GAP_NS: Final = 50_000_000
 """The longest time between two charges."""
@@ -59,7 +59,7 @@ class Cost:
     outcome: str
 
     def faults(self) -> list[str]:
-        """Say in which ways it was not charged as it should be."""
+        """Return in which ways it was not charged as it should be."""
         found = []
         allowed = UNCHARGED_NS + RATIO_MAX * STEP_NS * self.steps
         if self.nanoseconds > allowed * PACE * GENEROUS:

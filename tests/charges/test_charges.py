@@ -153,7 +153,7 @@ def _makers(kinds: Kinds) -> dict[str, Callable[[], Any]]:
 
 
 def _combinations(arguments: tuple[Kinds, ...]) -> Iterator[tuple[str, list[Any]]]:
-    """Give arguments: first all alike, then each one with short or other partners."""
+    """Yield arguments: first all alike, then each one with short or other partners."""
     makers = [_makers(kinds) for kinds in arguments]
     alike = [name for name in makers[0] if all(name in each for each in makers)]
     seen = set()

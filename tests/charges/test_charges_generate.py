@@ -1,7 +1,7 @@
 """Generate rules charge for the objects that they build, find and copy.
 
-Red means: a rule in somebody's own namespace occupies the process that generates, for
-as long as it has elements, sources or labels. See charges.py for what is measured.
+A failure means: a rule in somebody's own namespace occupies the process that generates,
+for as long as it has elements, sources or labels. See charges.py for what is measured.
 """
 
 from collections.abc import Sequence

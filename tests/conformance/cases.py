@@ -16,7 +16,6 @@ from tests.conformance.place import PRESENT, ROOT
 
 # tag prefix -> the capability it needs; the first that fits names the case's gap.
 MISSING = (
-    ("kind:ImageValidatingPolicy", "CEL kinds"),
     ("evaluation:Envoy", "CEL kinds"),
     ("evaluation:HTTP", "CEL kinds"),
     ("rule:verifyImages", "verifyImages"),

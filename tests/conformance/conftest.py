@@ -1,4 +1,4 @@
-"""Print, after the run, how many cases run and which capability the others miss."""
+"""Print, after the run, how many cases ran and which capability the others lack."""
 
 from collections import Counter
 

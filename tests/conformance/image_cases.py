@@ -95,6 +95,6 @@ def filled(text: str, registry: str, canned: str) -> str:
 
 
 def masked(text: str, registry: str, canned: str) -> str:
-    """Put the placeholders back into what the program printed."""
+    """Replace values in the program's output by their placeholders."""
     text = text.replace(registry, "{{REGISTRY}}").replace(canned, "{{HTTP}}")
     return text.replace(f"{_CLOSED}/", "{{CLOSED}}/")

@@ -1,7 +1,7 @@
-"""Say where the conformance data lies: it is no part of this repository.
+"""Find the conformance data, which is not part of this repository.
 
 ``KYVERNO_MP_CONFORMANCE`` names its folder; else it is looked for beside the checkout,
-in ``../shared/conformance``. docs/CONTRIBUTING.md tells what is in it
+in ``../shared/conformance``. docs/CONTRIBUTING.md describes what is in it
 and how to have one.
 """
 

@@ -1,6 +1,6 @@
 """``kyverno-mp apply --policy-report`` gives the real program's results.
 
-Red here means: a report or an exit code of a pipeline changes.
+A failure means: a report or an exit code of a pipeline changes.
 """
 
 import contextlib

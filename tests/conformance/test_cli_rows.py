@@ -1,6 +1,6 @@
 """``kyverno-mp test`` gives the real program's rows, exit code and messages.
 
-Red here means: somebody's pipeline gets another verdict than before.
+A failure means: somebody's pipeline gets another verdict than before.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(not PRESENT, reason=ABSENT)
 
 @contextlib.contextmanager
 def _alone(case: Case) -> Iterator[Path]:
-    """Give a folder that holds this case only."""
+    """Yield a folder that holds this case only."""
     if len(list(case.folder.rglob("kyverno-test.yaml"))) == 1:
         yield case.folder
         return

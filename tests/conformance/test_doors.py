@@ -1,6 +1,6 @@
 """The same policies give the same results compiled in process and through a snapshot.
 
-Red here means: what the workers serve from a snapshot file is not what the CLI says.
+A failure means: what the workers serve from a snapshot file is not what the CLI says.
 """
 
 import os
@@ -82,6 +82,8 @@ def test_both_doors_agree(case: Case, tmp_path: Path) -> None:
         resources = [
             raw
             for path in test.paths("resources")
+            # A file that does not exist is no error of a test.
+            if Path(path).is_file()
             for raw in parse(Path(path).read_bytes(), path)
         ]
         cluster_data = load_cluster_data(

@@ -1,6 +1,6 @@
 """``kyverno-mp apply`` gives the real program's rows for images, patches and exit code.
 
-Red here means: an image that Kyverno refuses is admitted, or the other way round.
+A failure means: an image that Kyverno refuses is admitted, or the other way round.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Policies posted to the webhook of policies get the real webhook's verdict.
 
-Red here means: a policy that could be installed before is refused now, or the reverse,
+A failure means: a policy that could be installed before is refused now, or the reverse,
 or a refusal has another text.
 """
 
@@ -76,7 +76,7 @@ def _ask(client: testing.TestClient, path: str, document: Any) -> dict[str, Any]
 
 
 def _refusal(text: str) -> str:
-    """Return the webhook's own words of what the API server told."""
+    """Return the webhook's own message from the API server's error."""
     status = json.loads(text.removeprefix("refused: "))
     message: str = status["message"]
     return message.partition("denied the request: ")[2]

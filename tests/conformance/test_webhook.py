@@ -1,6 +1,6 @@
 """Recorded AdmissionReviews, posted as bytes over TLS, get the real webhook's answers.
 
-Red here means: an API server gets another ``allowed``, text or warning than before.
+A failure means: an API server gets another ``allowed``, text or warning than before.
 One server runs for all cases; each case's policies replace those before in its folder.
 """
 

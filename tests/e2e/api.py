@@ -61,7 +61,7 @@ class Api:
         )
 
     def __enter__(self) -> Self:
-        """Give the connection itself."""
+        """Return the connection itself."""
         return self
 
     def __exit__(

@@ -65,7 +65,7 @@ class AuditLog:
         self._at = self._path.stat().st_size if self._path.exists() else 0
 
     def asked(self, user: str = "", *, writes: bool = False) -> list[Asked]:
-        """Give the calls of a user (the end of its name), or of all."""
+        """Return the calls of a user (the end of its name), or of all."""
         time.sleep(_FLUSHED_S)
         return [
             one

@@ -58,7 +58,7 @@ class Space:
         )
 
     def rule(self, name: str = "r", **body: Json) -> Json:
-        """Give a rule for the labelled ServiceAccounts of this namespace."""
+        """Return a rule for the labelled ServiceAccounts of this namespace."""
         resources = {
             "kinds": ["ServiceAccount"],
             "namespaces": [self.name],
@@ -67,7 +67,7 @@ class Space:
         return {"name": name, "match": {"any": [{"resources": resources}]}, **body}
 
     def generate(self, rule: str = "r", /, **fields: Json) -> Json:
-        """Give a rule that generates a ConfigMap with the name of its trigger."""
+        """Return a rule that generates a ConfigMap with the name of its trigger."""
         target = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -89,27 +89,27 @@ class Space:
         return f"{self.maps}/{name}"
 
     def found(self, name: str) -> Json | None:
-        """Give a ConfigMap, None when it is not there."""
+        """Return a ConfigMap, None when it is not there."""
         status, body = self.api.ask("GET", f"{self.maps}/{name}")
         return body if status == 200 else None
 
     def data(self, name: str) -> Json | None:
-        """Give the content of a ConfigMap, None when it is not there."""
+        """Return the content of a ConfigMap, None when it is not there."""
         found = self.found(name)
         return None if found is None else found.get("data") or {}
 
     def version(self, name: str) -> str:
-        """Give the version of a ConfigMap."""
+        """Return the version of a ConfigMap."""
         found = self.found(name)
         return "" if found is None else str(found["metadata"]["resourceVersion"])
 
     def names(self) -> set[str]:
-        """Give the names of all ConfigMaps but Kubernetes' own."""
+        """Return the names of all ConfigMaps but Kubernetes' own."""
         items = self.api.get(self.maps)["items"]
         return {one["metadata"]["name"] for one in items} - _OWN
 
     def requests(self) -> list[Json]:
-        """Give the UpdateRequests that exist."""
+        """Return the UpdateRequests that exist."""
         found: list[Json] = self.api.get(REQUESTS)["items"]
         return found
 
@@ -123,7 +123,7 @@ class Space:
 
 @contextlib.contextmanager
 def space_in(api: Api) -> Iterator[Space]:
-    """Give a namespace; it goes, and the policies with it."""
+    """Yield a namespace; it is deleted with its policies."""
     made = Space(api, f"bg-{time.monotonic_ns()}")
     api.create("/api/v1/namespaces", {"metadata": {"name": made.name}})
     try:
@@ -137,7 +137,7 @@ def space_in(api: Api) -> Iterator[Space]:
 
 
 def stays(condition: Callable[[], bool], seconds: float = 1.5) -> bool:
-    """Tell whether a condition holds all the time: nothing is to be waited for."""
+    """Return whether a condition holds all the time: nothing is to be waited for."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if not condition():

@@ -43,7 +43,7 @@ class Binaries:
 
 
 def find_binaries() -> Binaries:
-    """Give all programs; the first time this compiles for about ten minutes."""
+    """Return all programs; the first time this compiles for about ten minutes."""
     return Binaries(
         etcd=_find("etcd"),
         kube_apiserver=_find("kube-apiserver"),
@@ -53,7 +53,7 @@ def find_binaries() -> Binaries:
 
 
 def find_kubectl() -> Path:
-    """Give the machine's kubectl, else a compiled one."""
+    """Return the machine's kubectl, else a compiled one."""
     found = shutil.which("kubectl")
     return Path(found) if found else _find("kubectl")
 

@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(
 def cluster(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Give the cluster that KUBECONFIG names, else a control plane of our own."""
+    """Yield the cluster that KUBECONFIG names, else a control plane of our own."""
     given = os.environ.get("KUBECONFIG")
     if given:
         path = Path(given)
@@ -85,7 +85,7 @@ def cluster(
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let nothing of a module, of what failed or was killed too, reach the next one."""
+    """Delete what a module left, even if it failed or was killed."""
     yield
     plane = request.config.stash.get(_PLANE, None)
     if plane is not None:
@@ -97,7 +97,7 @@ def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def api(cluster: Cluster) -> Iterator[Api]:
-    """Give a connection as administrator."""
+    """Yield a connection as administrator."""
     with Api(cluster.access) as connection:
         yield connection
 
@@ -106,7 +106,7 @@ def api(cluster: Cluster) -> Iterator[Api]:
 def plane(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ControlPlane]:
-    """Give a control plane of its own: what an install makes and removes is global."""
+    """Yield a control plane of its own: what an install makes and removes is global."""
     if cluster.plane is None:
         pytest.skip("an existing cluster has nodes of its own")
     plane = ControlPlane(find_binaries(), tmp_path_factory.mktemp("plane"))
@@ -117,7 +117,7 @@ def plane(
 
 @pytest.fixture(scope="module")
 def shared_plane(cluster: Cluster, api: Api) -> ControlPlane:
-    """Give the control plane of all tests, with our CustomResourceDefinitions."""
+    """Return the control plane of all tests, with our CustomResourceDefinitions."""
     if cluster.plane is None:
         pytest.skip("an existing cluster runs a kyverno-mp of its own")
     install_crds(api)
@@ -128,7 +128,7 @@ def shared_plane(cluster: Cluster, api: Api) -> ControlPlane:
 def product(
     shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
-    """Give a running kyverno-mp that the API server calls."""
+    """Yield a running kyverno-mp that the API server calls."""
     running = Product(shared_plane, tmp_path_factory.mktemp("product"))
     running.start()
     try:

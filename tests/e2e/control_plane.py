@@ -65,7 +65,7 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Give the process id, for tests that send signals."""
+        """Return the process id, for tests that send signals."""
         assert self._process is not None
         return self._process.pid
 
@@ -75,7 +75,7 @@ class Program:
         return self._process is not None
 
     def start(self) -> None:
-        """Start, bound to the life of this process."""
+        """Start a program that ends with this process."""
         assert self._process is None
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -159,7 +159,7 @@ class ControlPlane:
             program.stop()
 
     def user(self, name: str, groups: Iterable[str] = ()) -> Access:
-        """Give access as a user known by a client certificate."""
+        """Return access as a user known by a client certificate."""
         pair = self._authority.issue_client(name, groups)
         return with_certificate(self.server, self._authority.files.certificate, pair)
 

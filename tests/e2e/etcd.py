@@ -14,7 +14,7 @@ _LIMIT: Final = 1000
 
 
 def sizes(client_url: str, prefix: str) -> dict[str, int]:
-    """Give the bytes of every value whose key has the prefix."""
+    """Return the bytes of every value whose key has the prefix."""
     found: dict[str, int] = {}
     start, end = prefix.encode(), _after(prefix.encode())
     while True:
@@ -45,12 +45,12 @@ def _ask(client_url: str, what: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _after(prefix: bytes) -> bytes:
-    """Give the first key after all that have the prefix."""
+    """Return the first key after all that have the prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def compact(client_url: str) -> None:
-    """Forget all older versions: a watch that goes on from one gets 410 Gone."""
+    """Compact all older versions: a watch that continues from one gets 410 Gone."""
     newest = _ask(client_url, "range", {"key": base64.b64encode(b"/").decode()})
     revision = newest["header"]["revision"]
     _ask(client_url, "compaction", {"revision": revision, "physical": True})

@@ -42,7 +42,7 @@ class Installation:
         self.kubelet = Kubelet(plane, [NAMESPACE], image, _given)
 
     def start(self) -> None:
-        """Give the cluster its node; nothing is installed yet."""
+        """Add the node to the cluster; nothing is installed yet."""
         # The kubelet lists the namespace's pods, also before there are any.
         self.kubelet.start()
 
@@ -83,11 +83,11 @@ class Installation:
             assert done.returncode == 0, f"{said}{self.logs()[-6000:]}"
 
     def deployments(self) -> list[str]:
-        """Give our Deployments, as ``deployment.apps/<name>``."""
+        """Return our Deployments, as ``deployment.apps/<name>``."""
         return self.kubectl("-n", NAMESPACE, "get", "deployments", "-o", "name").split()
 
     def pods_of(self, component: str) -> list[Pod]:
-        """Give the pods of one Deployment, e.g. ``cleanup-controller``."""
+        """Return the pods of one Deployment, e.g. ``cleanup-controller``."""
         label = "app.kubernetes.io/component"
         return [
             pod
@@ -104,7 +104,7 @@ class Installation:
         def is_gone() -> bool:
             left = self.kubectl("get", *file, "-o", "name").split()
             for name in left:
-                # K8S: a CRD that goes while its storage is made again is tried again
+                # K8S: a CRD deleted while its storage is recreated is tried again
                 # minutes later, or as soon as it changes.
                 if name.startswith("customresourcedefinition"):
                     self.run("annotate", "--overwrite", name, f"at={time.monotonic()}")
@@ -113,7 +113,7 @@ class Installation:
         until(is_gone, "what was installed is gone")
 
     def processes(self, pod: Pod) -> dict[str, int]:
-        """Give the ids of a pod's processes by the names of their roles."""
+        """Return the ids of a pod's processes by the names of their roles."""
         board = (
             pod.folder / "volumes" / "runtime" / "private" / "supervisor_status.json"
         )
@@ -121,7 +121,7 @@ class Installation:
         return {one["name"]: int(one["pid"]) for one in found}
 
     def holder(self, lease: str = "kyverno") -> str:
-        """Give the name of the pod that holds a lease."""
+        """Return the name of the pod that holds a lease."""
         path = "jsonpath={.spec.holderIdentity}"
         return self.run("-n", NAMESPACE, "get", "lease", lease, "-o", path).stdout
 
@@ -136,16 +136,16 @@ class Installation:
 
     @property
     def pods(self) -> list[Pod]:
-        """Give the pods that have processes, by name."""
+        """Return the pods that have processes, by name."""
         return sorted(self.kubelet.pods.values(), key=lambda pod: pod.name)
 
     def logs(self) -> str:
-        """Give what all pods wrote so far, the ended ones included."""
+        """Return what all pods wrote so far, the ended ones included."""
         files = sorted((self._plane.folder / "pods").glob("*/*.log"))
         return "\n".join(file.read_text(errors="replace") for file in files)
 
     def names(self, resource: str) -> set[str]:
-        """Give the names of all objects of a cluster-scoped resource."""
+        """Return the names of all objects of a cluster-scoped resource."""
         return set(self.kubectl("get", resource, "-o", "name").split())
 
 
@@ -177,7 +177,7 @@ def our_image(container: Mapping[str, Any]) -> Sequence[str]:
 def installation(
     plane: ControlPlane, kubectl: Path, image: Image = our_image
 ) -> Iterator[Installation]:
-    """Give a cluster with a node, on which nothing is installed yet."""
+    """Yield a cluster with a node, on which nothing is installed yet."""
     made = Installation(plane, kubectl, image)
     made.start()
     try:
@@ -188,7 +188,7 @@ def installation(
 
 
 def policy(name: str, label: str, *kinds: str) -> dict[str, Any]:
-    """Give an Enforce policy that asks for a label."""
+    """Return an Enforce policy that asks for a label."""
     rule = {
         "name": "labelled",
         "match": {"any": [{"resources": {"kinds": list(kinds)}}]},

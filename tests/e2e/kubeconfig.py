@@ -27,7 +27,7 @@ class Access:
     key: bytes = field(default=b"", repr=False)
 
     def tls(self) -> ssl.SSLContext:
-        """Give a context that trusts the server and shows the client certificate."""
+        """Return a context that trusts the server and shows the client certificate."""
         context = ssl.create_default_context(cadata=self.ca.decode() or None)
         if self.certificate:
             with tempfile.NamedTemporaryFile(suffix=".pem") as both:
@@ -38,12 +38,12 @@ class Access:
 
 
 def with_token(server: str, ca: Path, token: str) -> Access:
-    """Give access by a bearer token."""
+    """Return access by a bearer token."""
     return Access(server, ca.read_bytes(), token=token)
 
 
 def with_certificate(server: str, ca: Path, pair: Pair) -> Access:
-    """Give access by a client certificate."""
+    """Return access by a client certificate."""
     return Access(
         server,
         ca.read_bytes(),

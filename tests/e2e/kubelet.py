@@ -46,12 +46,12 @@ class Kubelet:
         self._thread = threading.Thread(target=self._run, name="kubelet")
         self._folder = plane.folder / "pods"
         self.is_abrupt = False
-        """Whether pods end as when their node goes: killed, without a signal before."""
+        """Whether pods end as when their node fails: killed without a signal."""
         self.failed: BaseException | None = None
 
     @property
     def pods(self) -> Mapping[str, Pod]:
-        """Give the running pods by their uid."""
+        """Return the running pods by their uid."""
         return dict(self._pods)
 
     def start(self) -> None:
@@ -80,7 +80,7 @@ class Kubelet:
                     # The API server may be away: that is one of the tests.
                     with contextlib.suppress(OSError, Refused):
                         self._round(api)
-        except BaseException as error:  # noqa: BLE001 - told by stop, to the test
+        except BaseException as error:  # noqa: BLE001 - stop raises it in the test
             self.failed = error
 
     def _round(self, api: Api) -> None:

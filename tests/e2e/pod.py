@@ -53,7 +53,7 @@ class Container:
 
     @property
     def is_running(self) -> bool:
-        """Tell whether the process is alive."""
+        """Return whether the process is alive."""
         return self.process is not None and self.process.poll() is None
 
 
@@ -118,7 +118,7 @@ class Pod:
                 container.process.wait()
 
     def log(self, container: str) -> str:
-        """Give what a container wrote, of all its runs."""
+        """Return what a container wrote, of all its runs."""
         return (self.folder / f"{container}.log").read_text(errors="replace")
 
     def write_status(self, api: Api, path: str) -> None:

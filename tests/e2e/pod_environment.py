@@ -24,7 +24,7 @@ class CannotStart(Exception):
 def resolve_environment(
     pod: Object, container: Object, address: str, api: Api
 ) -> dict[str, str]:
-    """Give the environment that the manifest asks for, in order."""
+    """Return the environment that the manifest asks for, in order."""
     namespace = pod["metadata"]["namespace"]
     found: dict[str, str] = {}
     for source in container.get("envFrom") or []:

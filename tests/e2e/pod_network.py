@@ -1,4 +1,4 @@
-"""Give pods addresses of their own on this machine.
+"""Assign pods addresses of their own on this machine.
 
 Takes: nothing. Gives: addresses of a range for documentation, which this machine
 answers for as long as the network is up; without the right to route, the machine's own
@@ -41,12 +41,12 @@ class PodNetwork:
             self._addresses = itertools.cycle(f"{prefix}.{one}" for one in numbers)
 
     def stop(self) -> None:
-        """Give the range back."""
+        """Release the range."""
         if self._range:
             _route("del", self._range)
 
     def next_address(self) -> str:
-        """Give the address for one more pod."""
+        """Return the address for one more pod."""
         return next(self._addresses) if self._range else _own_address()
 
 
@@ -62,7 +62,7 @@ def _route(verb: str, first: str) -> bool:
 
 
 def _own_address() -> str:
-    """Give the address by which this machine would go out; nothing is sent."""
+    """Return the address by which this machine would go out; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))
         address: str = probe.getsockname()[0]

@@ -42,7 +42,7 @@ _GRANTED: Final = {
     "Role": f"{_RBAC}/namespaces/{NAMESPACE}/roles",
     "RoleBinding": f"{_RBAC}/namespaces/{NAMESPACE}/rolebindings",
 }
-"""What of deploy/ tells who may do what, and the collections it goes to."""
+"""The kinds in deploy/ that grant permissions, and their collections."""
 _EXISTS: Final = 409
 _OK: Final = 200
 
@@ -111,14 +111,14 @@ class Product:
         self.program.stop(signal.SIGTERM)
 
     def health(self) -> Any:
-        """Give what /healthz says, well or not."""
+        """Return what /healthz says, well or not."""
         link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
         with contextlib.closing(link):
             link.request("GET", "/healthz")
             return json.loads(link.getresponse().read())
 
     def policies(self) -> list[str]:
-        """Give the names of the policies that are known."""
+        """Return the names of the policies that are known."""
         link = http.client.HTTPConnection("127.0.0.1", self.health_port, timeout=10)
         with contextlib.closing(link):
             link.request("GET", "/policies")
@@ -126,11 +126,11 @@ class Product:
             return [one["name"] for one in body["policies"]]
 
     def processes(self) -> dict[str, int]:
-        """Give the ids of its processes by the names of their roles."""
+        """Return the ids of its processes by the names of their roles."""
         return {one["name"]: one["pid"] for one in self.health()["processes"]}
 
     def unready(self) -> str:
-        """Give why it is not ready, "" when it is."""
+        """Return why it is not ready, "" when it is."""
         connection = http.client.HTTPConnection("127.0.0.1", self.health_port)
         with contextlib.closing(connection):
             connection.request("GET", "/health/readiness")
@@ -139,12 +139,12 @@ class Product:
             return "" if answer.status == 200 else why or f"HTTP {answer.status}"
 
     def _is_called(self, api: Api) -> bool:
-        """Tell whether all webhooks are ours: one before us may have left its own."""
+        """Return whether all webhooks are ours: one before us may have left its own."""
         urls = [hook["clientConfig"].get("url", "") for hook in _hooks(api)]
         return bool(urls) and all(f":{self.port}/" in url for url in urls)
 
     def is_ready(self) -> bool:
-        """Tell whether it is ready."""
+        """Return whether it is ready."""
         with contextlib.suppress(OSError):
             return not self.unready()
         return False
@@ -177,7 +177,7 @@ def configured(plane: ControlPlane, **data: str) -> Iterator[None]:
 
 
 def holder_of(api: Api, lease: str) -> str:
-    """Give who holds a lease of ours, "" for nobody."""
+    """Return who holds a lease of ours, "" for nobody."""
     status, found = api.ask("GET", f"{_LEASES}/{lease}")
     return str(found["spec"].get("holderIdentity") or "") if status == _OK else ""
 

@@ -150,7 +150,7 @@ def is_denied(objects: Objects, raw: dict[str, Any]) -> bool:
 
 
 def is_ready(objects: Objects, name: str) -> bool:
-    """Tell whether we say that a policy is in force."""
+    """Return whether we say that a policy is in force."""
     found = objects.find(CLUSTER_POLICIES, ("", name)) or {}
     conditions = (found.get("status") or {}).get("conditions") or []
     return any(one["status"] == "True" for one in conditions)

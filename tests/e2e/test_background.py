@@ -1,6 +1,6 @@
 """Generate and mutate-existing by kyverno-mp itself on a real control plane.
 
-Red here means: what a rule generates does not come, does not follow its trigger, its
+A failure means: what a rule generates does not come, does not follow its trigger, its
 source or its policy, or comes of a request that was refused.
 """
 

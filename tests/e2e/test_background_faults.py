@@ -1,6 +1,6 @@
 """No trigger that was accepted is lost, whatever happens to the processes meanwhile.
 
-Red here means: an object that a rule had to generate is missing for good, or there
+A failure means: an object that a rule had to generate is missing for good, or there
 although its policy is gone.
 
 E2E_AWAY_S=60 keeps the API server away for a minute.

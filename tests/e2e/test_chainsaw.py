@@ -1,6 +1,6 @@
 """Chainsaw tests run here as they do in chainsaw: cases of our own, of known outcome.
 
-Red here means: what Kyverno's own suites say about us cannot be believed.
+A failure means: what Kyverno's own suites say about us cannot be believed.
 """
 
 import shutil
@@ -32,7 +32,7 @@ def _run(
 
 
 def _namespaces(api: Api) -> set[str]:
-    """Give the namespaces that are not going."""
+    """Return the namespaces that are not going."""
     return {
         one["metadata"]["name"]
         for one in api.get("/api/v1/namespaces")["items"]

@@ -1,7 +1,7 @@
 """Kyverno's own end-to-end cases, those whose every need is built, against kyverno-mp.
 
-Red here means: a case that the real program passes on such a control plane fails here.
-The other cases are told by ``python -m tests.e2e.chainsaw list``; known differences
+A failure means: a case that the real program passes on such a control plane fails here.
+The other cases are listed by ``python -m tests.e2e.chainsaw list``; known differences
 stand in ledger.yaml, strict both ways.
 """
 
@@ -53,7 +53,7 @@ _LINKED_S: Final = 0.2
 
 
 def _cases() -> list[Case]:
-    """Give the cases by set-up of the product: each needs a start of its own."""
+    """Return the cases by set-up of the product: each needs a start of its own."""
     chosen = [case for case in all_cases() if case.verdict and not case.missing]
     return sorted(chosen, key=lambda case: case.profile)
 

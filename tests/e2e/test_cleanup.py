@@ -1,6 +1,6 @@
 """Clean-up by kyverno-mp itself on a real control plane, as its own account.
 
-Red here means: objects stay that should go, or go that should stay: among them when
+A failure means: objects stay that should go, or go that should stay: among them when
 permissions are missing, and when the API server or a holder of the lease is away.
 """
 
@@ -55,7 +55,7 @@ def running(
 
 @pytest.fixture
 def space(api: Api, running: Product) -> Iterator[str]:
-    """Give a namespace of its own; its objects and the policies go with the test."""
+    """Yield a namespace of its own; its objects and the policies go with the test."""
     wait_for(lambda: holder_of(api, CLEANUP) == "first")
     name = f"cleanup-{time.monotonic_ns()}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -212,7 +212,7 @@ def test_permissions_at_admission_and_later(api: Api, space: str) -> None:
 
 
 def test_ttl_labels(api: Api, plane: ControlPlane, space: str) -> None:
-    """Each goes within two seconds of its time, by one call."""
+    """Each is deleted within two seconds of its time, by one call."""
     at = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=8)
     due = at.strftime("%Y-%m-%dT%H%M%SZ")
     wait_for(lambda: _is_watching(api, plane, space))
@@ -234,7 +234,7 @@ def test_ttl_labels(api: Api, plane: ControlPlane, space: str) -> None:
 
 
 def _is_watching(api: Api, plane: ControlPlane, space: str) -> bool:
-    """Tell whether labelled ConfigMaps are watched: one that is due goes."""
+    """Return whether labelled ConfigMaps are watched: one that is due is deleted."""
     put(api, space, f"due-{time.monotonic_ns()}", metadata={"labels": {_TTL: "0s"}})
     del plane
     time.sleep(1)
@@ -242,7 +242,7 @@ def _is_watching(api: Api, plane: ControlPlane, space: str) -> bool:
 
 
 def test_the_api_server_away(api: Api, plane: ControlPlane, space: str) -> None:
-    """What fell due meanwhile goes when it is back."""
+    """What became due meanwhile is deleted when it is back."""
     put(api, space, "later", metadata={"labels": {_TTL: "4s"}})
     policy(api, space, schedule="@every 3s")
     plane.apiserver.stop(signal.SIGKILL)
@@ -287,7 +287,7 @@ def await_fewer(api: Api, space: str, count: int) -> None:
 
 
 def check_once(plane: ControlPlane, space: str, cut_off: int = 0) -> None:
-    """Each object was deleted once, by two calls at most but for the kills.
+    """Each object was deleted once, by two calls at most, except after kills.
 
     ``cut_off``: deletions that may have been under way when their process was killed.
     K8S: the audit log has no success for a call whose client went away.
@@ -307,7 +307,7 @@ def test_a_suspended_holder_wakes(
     space: str,
     tmp_path: Path,
 ) -> None:
-    """Another one took over in the meantime; nothing goes twice."""
+    """Another one took over in the meantime; nothing is deleted twice."""
     put_many(cluster, space)
     extra = {"CLEANUP_WORKERS": "1", "POD_NAME": "second"}
     second = Product(plane, tmp_path, 0, extra, account=CLEANUP)

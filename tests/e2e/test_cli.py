@@ -35,7 +35,7 @@ def run(
 
 @pytest.fixture
 def namespace(api: Api) -> Iterator[str]:
-    """Give a namespace of the test's own, with a label of its own."""
+    """Yield a namespace of the test's own, with a label of its own."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     metadata = {"name": name, "labels": {"team": name}}
     api.create("/api/v1/namespaces", {"metadata": metadata})

@@ -66,7 +66,7 @@ def selectors(objects: Objects) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def enforced(pod: Pod, objects: Objects) -> Iterator[Pod]:
-    """Give a pod with one policy in force."""
+    """Yield a pod with one policy in force."""
     objects.create(CLUSTER_POLICIES, policy("configured", "team", "ConfigMap"))
     wait_for(lambda: is_denied(objects, config_map("m")))
     yield pod
@@ -98,7 +98,7 @@ def test_a_filter_is_in_force_and_then_is_not(
 def test_the_webhooks_carry_what_the_operator_asks_for(
     enforced: Pod, objects: Objects
 ) -> None:
-    """And a value of the wrong shape leaves the last good one in force, and is told."""
+    """And a value of the wrong shape is reported; the last valid one stays in force."""
     assert enforced.process.poll() is None
     before = selectors(objects)
     apart = {"matchExpressions": [{"key": "apart", "operator": "DoesNotExist"}]}

@@ -1,6 +1,6 @@
 """The control plane of the tests itself: identities, RBAC, CRDs, no leaks.
 
-Red here means: no other end-to-end test can be believed.
+A failure means: no other end-to-end test can be believed.
 """
 
 import os

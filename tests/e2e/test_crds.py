@@ -1,8 +1,7 @@
 """Objects that users of Kyverno have are taken by the API server under our definitions.
 
-They are those which the real program was given and accepted, in its own suites.
-Red here means: somebody's policy can no longer be applied, or is stored with less in
-it.
+They are those which the real program was given and accepted, in its own suites. A
+failure means: somebody's policy can no longer be applied, or is stored with less in it.
 """
 
 import json
@@ -65,7 +64,7 @@ def _accepted() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _for_cluster(raw: dict[str, Any]) -> dict[str, Any]:
-    """Give the object in a namespace that exists, without what a server wrote."""
+    """Return the object in a namespace that exists, without what a server wrote."""
     meta = {
         key: value
         for key, value in (raw.get("metadata") or {}).items()
@@ -100,7 +99,7 @@ def test_objects_that_the_real_program_took_are_taken(api: Api) -> None:
 
 
 def _lost(written: Any, stored: Any, path: str) -> Iterator[str]:
-    """Give the paths of what the API server did not keep."""
+    """Yield the paths of what the API server did not keep."""
     if isinstance(written, dict) and isinstance(stored, dict):
         for key, value in written.items():
             if value is not None and key not in stored:

@@ -1,6 +1,6 @@
-"""deploy/install.yaml on a real API server: it works, with its rights, and goes.
+"""deploy/install.yaml on a real API server: its permissions suffice; it uninstalls.
 
-Red here means: who follows docs/install.md gets a cluster that is not protected, or
+A failure means: who follows docs/install.md gets a cluster that is not protected, or
 one that is blocked.
 """
 
@@ -43,13 +43,13 @@ def empty(cluster: Cluster, plane: ControlPlane) -> Iterator[Installation]:
 
 @pytest.fixture
 def installed(empty: Installation) -> Installation:
-    """Give an installation with all its replicas; installs what a test took away."""
+    """Return an installation with all its replicas; installs what a test took away."""
     empty.install()
     return empty
 
 
 def is_denied(found: Installation, *arguments: str) -> bool:
-    """Tell whether a ConfigMap without labels is refused; it is not kept."""
+    """Return whether a ConfigMap without labels is refused; it is not kept."""
     name = f"probe-{time.monotonic_ns()}"
     made = found.run("create", "configmap", name, *arguments)
     if made.returncode == 0:

@@ -1,7 +1,7 @@
 """Events of admission on a real API server: what `kubectl describe` shows a user.
 
-Red means: somebody looks at a policy, an object or an exception and does not see what
-became of it; or a killed process takes an event with it.
+A failure means: somebody looks at a policy, an object or an exception and does not see
+what became of it; or a killed process takes an event with it.
 """
 
 import json
@@ -93,7 +93,7 @@ def events(api: Api, name: str, reason: str = "") -> list[dict[str, Any]]:
 
 
 def processes(product: Product) -> dict[str, psutil.Process]:
-    """Return the processes by name, as the health server tells of them."""
+    """Return the processes by name, as the health server reports them."""
     url = f"http://127.0.0.1:{product.health_port}/healthz"
     with urllib.request.urlopen(url) as answer:
         told = json.load(answer)["processes"]

@@ -307,7 +307,7 @@ def serial_of(link: http.client.HTTPSConnection) -> int:
 
 
 def test_certificates_come_near_their_end(plane: ControlPlane, tmp_path: Path) -> None:
-    """Both are renewed in time; no connection is dropped, no review goes unheard."""
+    """Both are renewed in time; no connection is dropped, every review is answered."""
     # With more workers, connections may be asked to move.
     fleet = Fleet(plane, tmp_path, workers=1)
     link = connect(fleet.product.port)
@@ -342,7 +342,7 @@ def test_certificates_come_near_their_end(plane: ControlPlane, tmp_path: Path) -
             denied = guarded.answers["denied"]
             wait_for(lambda: guarded.answers["denied"] > denied + 20)
         assert guarded.answers["failed"] == 0, guarded.answers
-        # The old connection goes on, and the old authority stays in the bundle.
+        # The old connection continues, and the old authority stays in the bundle.
         assert review_on(link, pod())["allowed"] is False
         assert serial_of(link) == first
         found = fleet.objects.find(SECRETS, (NAMESPACE, rules.ca_name))
@@ -428,7 +428,7 @@ def test_a_watch_falls_silent(
 def test_cut_off_then_410_gone(
     plane: ControlPlane, proxy: CuttingProxy, tmp_path: Path
 ) -> None:
-    """What was deleted meanwhile is deleted here, too: the difference is told."""
+    """What was deleted meanwhile is deleted here, too: informers report it."""
     kubeconfig = str(through(plane, proxy, tmp_path))
     fleet = Fleet(plane, tmp_path, KUBECONFIG=kubeconfig)
     fleet.start()

@@ -1,7 +1,7 @@
 """What policies read from a real cluster: global context, calls, kinds, exceptions.
 
-Red means: a policy evaluates by data that is not there, is old, or is another entry's;
-or what its author is told of kinds and permissions is not so.
+A failure means: a policy evaluates by data that is not there, is old, or is another
+entry's; or what its author is told of kinds and permissions is not so.
 """
 
 import time
@@ -217,7 +217,7 @@ def test_calls_reach_the_api_server_with_their_data(api: Api, make: Make) -> Non
     lost = {"urlPath": "/apis/nowhere.example.com/v1/things"}
     make(POLICIES, policy("fails", {"name": "lost", "apiCall": lost}, key="{{ lost }}"))
     said = " ".join(refusal(api, "fails-1").split())
-    # K8S: who may not ask is not told whether it is there.
+    # K8S: without the permission, the answer does not say whether it exists.
     assert "permission denied: unknown" in said
     given = {"name": "lost", "apiCall": {**lost, "default": "yes"}}
     make(POLICIES, policy("defaults", given, key="{{ lost }}"))

@@ -3,7 +3,7 @@
 The last test installs it over a release of Kyverno's chart (docs/upgrade.md, "With
 Helm").
 
-Red here means: an uninstall deletes the policies of a cluster, or what it leaves keeps
+A failure means: an uninstall deletes the policies of a cluster, or what it leaves keeps
 the next installation out. A control plane of its own, because Helm takes no objects
 over that it has not created.
 """
@@ -96,7 +96,7 @@ def test_an_upgrade_changes_what_its_values_change(installed: Helm) -> None:
 
 
 def test_policies_survive_an_uninstall(installed: Helm) -> None:
-    """Everything else goes; then the chart can be installed again over what is left."""
+    """Everything else is deleted; the chart can be installed again over the rest."""
     definitions = set(installed.names("customresourcedefinitions"))
     assert len(definitions) == len(list((DEPLOY.parent / "config/crds").glob("*.yaml")))
     raw = policy("kept", "app", "ConfigMap")
@@ -142,7 +142,7 @@ def established(found: Helm) -> bool:
 def kyvernos(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Helm]:
-    """Give a cluster with a release of Kyverno's chart, and a policy."""
+    """Yield a cluster with a release of Kyverno's chart, and a policy."""
     try:
         program = find_helm()
     except Missing as missing:
@@ -162,7 +162,7 @@ def kyvernos(
 
 
 def test_over_kyvernos_release(kyvernos: Helm) -> None:
-    """Policies stay; what only Kyverno has goes; the way back is a rollback."""
+    """Policies stay; what only Kyverno has is deleted; a rollback restores it."""
     chart, kept = str(DEPLOY / "chart"), ["clusterpolicy.kyverno.io/kept"]
     definitions = set(kyvernos.names("customresourcedefinitions"))
     with pytest.raises(AssertionError, match="would delete the CustomResource"):

@@ -1,6 +1,6 @@
 """Leases do not fence: a holder that was stopped wakes up in the middle of its work.
 
-Red here means: two holders at a time, work done twice, or work that nobody does.
+A failure means: two holders at a time, work done twice, or work that nobody does.
 """
 
 import os

@@ -1,6 +1,6 @@
 """docs/install.md and docs/operate.md: their commands, as they are written there.
 
-Red here means: who follows the page is stopped by one of its commands. What an install
+A failure means: who follows the page is stopped by one of its commands. What an install
 does once it is there is test_deploy.py's. ``docker`` does nothing here.
 """
 

@@ -111,7 +111,7 @@ def test_pages_and_an_informer(
     wait_for(lambda: len(informer) == 29)
     objects.merge(CONFIG_MAPS, (namespace, "m1"), {"data": {"n": "x"}})
     wait_for(lambda: b'"n":"x"' in (informer.get((namespace, "m1")) or b""))
-    # No longer selected: the API server tells it as a deletion.
+    # No longer selected: the API server sends a deletion.
     objects.merge(CONFIG_MAPS, (namespace, "m2"), {"metadata": {"labels": None}})
     wait_for(lambda: informer.get((namespace, "m2")) is None)
     assert informer.lists == 1

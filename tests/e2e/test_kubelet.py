@@ -1,6 +1,6 @@
 """Deployments run as processes, with their environment, account, probes and addresses.
 
-Red here means: what deploy/ says is not what the end-to-end tests try.
+A failure means: what deploy/ says is not what the end-to-end tests try.
 """
 
 import http.client
@@ -121,7 +121,7 @@ def kubelet(cluster: Cluster, api: Api) -> Iterator[Kubelet]:
 
 
 def _endpoints(api: Api) -> dict[str, int]:
-    """Give the ready addresses behind the Service, each with its port."""
+    """Return the ready addresses behind the Service, each with its port."""
     path = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
     return {
         address: one["ports"][0]["port"]
@@ -165,7 +165,7 @@ def test_a_deployment_runs_and_goes(kubelet: Kubelet, api: Api) -> None:
 
 
 def _who(folder: Path) -> str:
-    """Give the name by which the API server knows the pod's processes."""
+    """Return the name by which the API server knows the pod's processes."""
     with Api(read_kubeconfig(folder / "web.kubeconfig")) as own:
         review = own.create(
             "/apis/authentication.k8s.io/v1/selfsubjectreviews",

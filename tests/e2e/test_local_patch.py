@@ -1,6 +1,6 @@
 """Strategic merges agree with kubectl's own, which needs no cluster: ``patch --local``.
 
-Red here means: a patch changes an object in another way than Kubernetes would. What is
+A failure means: a patch changes an object in another way than Kubernetes would. What is
 known to differ is left out: the order of merged lists (kustomize's merge, which Kyverno
 uses, puts the patch's elements first), and what either refuses.
 """

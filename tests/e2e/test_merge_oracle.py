@@ -1,6 +1,6 @@
 """Strategic merges agree with kubectl's, which are the API server's own.
 
-Red here means: a patch without anchors changes a built-in object in another way than
+A failure means: a patch without anchors changes a built-in object in another way than
 Kubernetes. Documented differences are left out of what is compared: kustomize puts what
 a patch names in front (docs/behaviour/engine 7.3); Kyverno drops empty maps from
 patches; Kubernetes leaves nulls in elements that it adds.
@@ -120,7 +120,7 @@ def _comparable(value: Any, name: str = "") -> Any:
 
 @pytest.fixture(scope="module")
 def kubectl() -> Path:
-    """Give the machine's kubectl, or that of the end-to-end tests."""
+    """Return the machine's kubectl, or that of the end-to-end tests."""
     try:
         return find_kubectl()
     except FileNotFoundError as error:

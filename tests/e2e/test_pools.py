@@ -1,6 +1,6 @@
-"""A pod runs the roles it is told to, each pool with its own account and lease.
+"""A pod runs the roles that its settings name, each pool with its account and lease.
 
-Red here means: a role acts as the wrong account, takes a lease that it has no part in,
+A failure means: a role acts as the wrong account, takes a lease that it has no part in,
 or what goes wrong in a pool reaches the webhook.
 """
 
@@ -34,7 +34,7 @@ USER = f"system:serviceaccount:{NAMESPACE}"
 
 @pytest.fixture(scope="module")
 def own(plane: ControlPlane) -> Iterator[Api]:
-    """Give a control plane of its own: leases and audit logs are global."""
+    """Yield a control plane of its own: leases and audit logs are global."""
     with Api(plane.access) as api:
         install_crds(api)
         yield api
@@ -155,7 +155,7 @@ def test_a_pod_of_a_pool_alone_has_no_part_in_webhooks(
 def test_a_crash_loop_of_a_pool_is_never_the_webhooks(
     own: Api, plane: ControlPlane, tmp_path: Path
 ) -> None:
-    """Its health turns red and the next coordinator goes on; reviews are answered."""
+    """Its health fails and the next coordinator continues; reviews are answered."""
     grant_config_maps(own)
     extra = {
         "CLEANUP_WORKERS": "1",

@@ -1,6 +1,6 @@
 """Scans and reports by kyverno-mp itself on a real control plane, as its own account.
 
-Red here means: an object has no report or a wrong one, a report stays that should go,
+A failure means: an object has no report or a wrong one, a report stays that should go,
 or reports are written again and again though nothing changed.
 """
 
@@ -64,7 +64,7 @@ class Space:
         label: str = "team",
         kinds: tuple[str, ...] = ("ConfigMap",),
     ) -> Json:
-        """Give a rule that requires a label."""
+        """Return a rule that requires a label."""
         resources = {"kinds": list(kinds), "namespaces": [self.name]}
         return {
             "name": name,
@@ -82,22 +82,22 @@ class Space:
         )
 
     def report(self, raw: Json) -> Json | None:
-        """Give the report of an object, None when there is none."""
+        """Return the report of an object, None when there is none."""
         status, found = self.api.ask("GET", f"{self.reports}/{raw['metadata']['uid']}")
         return found if status == 200 else None
 
     def rows(self, raw: Json) -> list[tuple[str, str]]:
-        """Give (rule, result) of the rows of an object's report."""
+        """Return (rule, result) of the rows of an object's report."""
         report = self.report(raw) or {}
         return [(one["rule"], one["result"]) for one in report.get("results") or ()]
 
     def all(self) -> dict[str, Json]:
-        """Give all reports by the name of their object."""
+        """Return all reports by the name of their object."""
         items = self.api.get(self.reports)["items"]
         return {one["scope"]["name"]: one for one in items}
 
     def versions(self) -> dict[str, str]:
-        """Give the versions of all reports."""
+        """Return the versions of all reports."""
         found = self.all().items()
         return {name: one["metadata"]["resourceVersion"] for name, one in found}
 
@@ -138,7 +138,7 @@ def test_reports_follow_objects_and_policies(api: Api, space: Space) -> None:
 def test_nothing_is_written_without_a_difference(
     api: Api, space: Space, running: Product
 ) -> None:
-    """Not after a new holder, not after an annotation of a policy."""
+    """A new lease holder or an annotation of a policy is no reason to write."""
     path = space.policy()
     _create(space, 50)
     wait_for(lambda: len(space.all()) >= 50)

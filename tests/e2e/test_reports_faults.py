@@ -1,7 +1,7 @@
-"""After faults, the reports are those of a fresh scan; what is told besides them.
+"""After faults, the reports are those of a fresh scan; Events and policy status.
 
-Red means: an object has no report, or another one than a new holder would write, or
-somebody who follows Events or reports misses what upstream's pools tell.
+A failure means: an object has no report, or another one than a new holder would write,
+or somebody who follows Events or reports misses what upstream's controllers report.
 """
 
 import os
@@ -60,7 +60,7 @@ def _create(space: Space, names: range) -> None:
 
 
 def _ours(space: Space) -> dict[str, Json]:
-    """Give the reports of our objects without what the server and the clock decide."""
+    """Return our objects' reports without what the server and the clock decide."""
     found = {name: one for name, one in space.all().items() if name[:1] == "m"}
     for one in found.values():
         for field in (*_SERVER_S, "managedFields"):
@@ -95,7 +95,7 @@ def _answers(api: Api) -> bool:
 def test_reports_converge(
     space: Space, running: Product, shared_plane: ControlPlane
 ) -> None:
-    """Processes die while objects come; the API server goes; etcd is compacted."""
+    """Processes die during creations; the API server stops; etcd is compacted."""
     space.policy()
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(_create, space, range(MANY // 2))

@@ -1,7 +1,7 @@
 """What only reviews find, from a review to the report, on a real control plane.
 
-Red here means: a report lacks a result that no scan can find again, also when processes
-are killed, or results flood the API server while nobody merges them.
+A failure means: a report lacks a result that no scan can find again, also when
+processes are killed, or results flood the API server while nobody merges them.
 """
 
 import os
@@ -92,14 +92,14 @@ class Space:
         wait_for(lambda: self.api.ask("POST", self.maps, raw)[0] in (201, 409))
 
     def found(self) -> dict[str, dict[str, str]]:
-        """Give the results by rule, by object."""
+        """Return the results by rule, by object."""
         return {
             one["scope"]["name"]: {row["rule"]: row["result"] for row in one["results"]}
             for one in self.api.get(self.reports)["items"]
         }
 
     def waits(self) -> set[str]:
-        """Give the objects whose results no report has yet."""
+        """Return the objects whose results no report has yet."""
         return {
             subject["name"]
             for one in self.api.get(_EPHEMERAL)["items"]

@@ -1,6 +1,6 @@
 """Three replicas under load: replaced, killed, stopped; nothing slips through or fails.
 
-Red here means: an upgrade, or the end of one process, lets a forbidden object in or
+A failure means: an upgrade, or the end of one process, lets a forbidden object in or
 keeps an allowed one out.
 """
 
@@ -36,7 +36,7 @@ def installed(cluster: Cluster, plane: ControlPlane) -> Iterator[Installation]:
 
 
 def holding_pod(installed: Installation) -> Pod:
-    """Give the pod that holds the lease."""
+    """Return the pod that holds the lease."""
     name = until(installed.holder, "somebody holds the lease")
     return next(pod for pod in installed.pods if pod.name == name)
 

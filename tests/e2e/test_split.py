@@ -1,6 +1,6 @@
 """install-split.yaml: each role in a Deployment of its own, as the account of its pods.
 
-Red here means: a Deployment does not come up with what the manifest grants it, or does
+A failure means: a Deployment does not come up with what the manifest grants it, or does
 the work of the other one.
 """
 

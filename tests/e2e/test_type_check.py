@@ -1,8 +1,8 @@
 """CEL of policies checked against the cluster's schemas, as the cluster itself does.
 
 The oracle is the API server's own type checker: a ValidatingAdmissionPolicy with the
-same expressions, whose status the controller manager fills. Red means: an author is not
-told of a misspelt field, or is told of a mistake that is none.
+same expressions, whose status the controller manager fills. A failure means: an author
+gets no warning of a misspelt field, or a warning of a correct one.
 """
 
 import json

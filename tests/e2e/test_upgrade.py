@@ -1,6 +1,6 @@
 """docs/upgrade.md, "From Kyverno": its commands, as written there, and the way back.
 
-Red here means: who follows the page has a cluster that lets forbidden objects in, that
+A failure means: who follows the page has a cluster that lets forbidden objects in, that
 a webhook of the program before blocks, or that cannot go back. The cluster has what
 Kyverno's chart and Kyverno itself make (kyverno_before.py); its pods are stand-ins.
 """
@@ -69,7 +69,7 @@ def certificates() -> Certificates:
 def before(
     cluster: Cluster, plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
-    """Give a cluster in which Kyverno runs, with policies in force."""
+    """Yield a cluster in which Kyverno runs, with policies in force."""
     folder = tmp_path_factory.mktemp("stand-in")
     served = certificates()
     (folder / "tls.crt").write_bytes(served.server)

@@ -149,7 +149,7 @@ class Service:
             time.sleep(0.02)
 
     def ready(self) -> bool:
-        """Tell whether the readiness probe holds."""
+        """Return whether the readiness probe holds."""
         return self.get("/health/readiness")[0] == 200
 
     def stop(self) -> int:
@@ -236,6 +236,6 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def free_port(port: int) -> bool:
-    """Tell whether nobody listens on a port any more."""
+    """Return whether nobody listens on a port any more."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0

@@ -1,4 +1,4 @@
-"""Kill a clean-up at every step of a run: all goes that should, nothing goes twice.
+"""Kill a clean-up at every step of a run: each due object is deleted exactly once.
 
 The API server is the small one of the unit tests; it kills the process that sends a
 request, and serves the request all the same: the server had it already.
@@ -92,7 +92,7 @@ class Cleaners:
         self._parent.communicate("")
 
     def _is_idle(self, seen: list[int]) -> bool:
-        """Tell whether a whole run takes fewer requests than the step's number."""
+        """Return whether a whole run takes fewer requests than the step's number."""
         before = seen[0]
         time.sleep(0.5)
         return seen[0] == before and condition_of(self.api).get("reason") == "Succeeded"

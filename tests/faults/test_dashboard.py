@@ -1,7 +1,7 @@
-"""The dashboard of a running service: what is on it is true, and it harms nobody.
+"""The dashboard of a running service: its numbers are right, and it disturbs nothing.
 
-Red here means: pages show other numbers than the metrics, stay away after their process
-died, or are there though nobody asked for them.
+A failure means: pages show other numbers than the metrics, stay away after their
+process died, or are there though nobody asked for them.
 """
 
 import http.client

@@ -1,8 +1,8 @@
-"""Kill the worker, the leader, the API server: what was answered is still told of.
+"""Kill the worker, the leader, the API server: the Events of what was answered come.
 
 The API server is a small one of the tests' own, so that it can fail at will; the same
-on a real one is in tests/e2e/test_events.py.
-Red means: a killed process takes events with it, or events hold up answers.
+on a real one is in tests/e2e/test_events.py. A failure means: a killed process takes
+events with it, or events hold up answers.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ class Served:
             )
 
     def begin(self) -> None:
-        """Wait until reviews are judged, and told of."""
+        """Wait until reviews are evaluated and reported."""
         self.wait(lambda: not self.asks("first")["allowed"], 30)
         self.wait(lambda: len(self.told()) == 1)
 

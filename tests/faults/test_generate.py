@@ -84,7 +84,7 @@ class Family:
         return reached
 
     def is_idle(self, role: str, seen: list[int]) -> bool:
-        """Tell whether a process has done all there is."""
+        """Return whether a process has done all there is."""
         is_done = self.requests() == 0 if role == "pool" else self.requests() == FEW
         before = seen[0]
         time.sleep(0.3)

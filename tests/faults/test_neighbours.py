@@ -1,7 +1,7 @@
 """Whatever one review makes the engine do, others are answered meanwhile.
 
-One worker, as its event loop is what can be held up. Red means: a policy in somebody's
-own namespace delays the requests of everybody else, or kills the worker.
+One worker, as its event loop is what can be held up. A failure means: a policy in
+somebody's own namespace delays the requests of everybody else, or kills the worker.
 ``python perf/neighbours.py`` prints what each attack comes to.
 """
 

@@ -1,7 +1,7 @@
 """JSON patches that only add give what values/json_patch gives, all in one pass.
 
-Red here means: the short way that nearly all JSON patches take changes an object in
-another way than the long one, which is held equal to the real program's.
+A failure means: the fast path that nearly all JSON patches take changes an object in
+another way than the slow one, which is compared with the real program.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """A policy compiled for all kinds at once judges each kind as rules made for that kind.
 
-Red here means: a rule that autogen makes for controllers judges Pods (or the other way
+A failure means: a rule that autogen makes for controllers judges Pods (or the other way
 round), so objects are denied or allowed by a rule that Kyverno does not have for them.
 """
 

@@ -1,4 +1,4 @@
-"""Hold condition operators, prepared and not, equal to the oracle.
+"""Compare condition operators, prepared and not, with the oracle.
 
 Room: tests. Takes: keys and values made by Hypothesis over a small alphabet, so that
 they meet often.

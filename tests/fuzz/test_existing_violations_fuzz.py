@@ -1,12 +1,12 @@
-"""Hold allowExistingViolations to what its words say.
+"""Compare allowExistingViolations with its documented meaning.
 
 Room: tests. Takes: rules of every kind that evaluates, and updates of objects, their
 subresources among them, made by Hypothesis.
 
 The law: a failure becomes a skip exactly when the old object, created now by a user
 whom no rule names, matches the rule, and fails it when created by the user of the
-request. Both are asked of the engine by reviews of their own. Red means: a clean object
-may be changed into one that violates, or an old violation stops every update.
+request. Both are asked of the engine by reviews of their own. A failure means: a clean
+object may be changed into one that violates, or an old violation stops every update.
 """
 
 from copy import deepcopy

@@ -1,6 +1,6 @@
 """A foreach in one pass gives what one element after another gives, errors included.
 
-Red here means: a rule changes an object in another way, or says something else, when
+A failure means: a rule changes an object in another way, or says something else, when
 its elements are patched together or without the scope of a rule.
 """
 

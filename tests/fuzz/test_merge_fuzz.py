@@ -1,6 +1,6 @@
 """Patches agree with second opinions: jsonpatch, a naive merge, their own inverse.
 
-Red here means: an object is patched in another way than by RFC 6902, or than kustomize
+A failure means: an object is patched in another way than by RFC 6902, or than kustomize
 would where every list is regular.
 """
 
@@ -66,7 +66,7 @@ def test_json_patch_agrees_with_jsonpatch(
 
 
 def _is_ours(operation: dict[str, Any]) -> bool:
-    """Tell whether an operation has a meaning of its own here.
+    """Return whether an operation has a meaning of its own here.
 
     A pointer to "-" names no element; jsonpatch compares 1 with true as equal; a move
     onto its own child differs.

@@ -1,7 +1,7 @@
 """A linked merge gives what the general way gives, for any patch and any Pod.
 
-Red here means: the short way that nearly all mutations take changes an object in
-another way than the long one, which is held equal to the real program's.
+A failure means: the short way that nearly all mutations take changes an object in
+another way than the slow one, which is compared with the real program.
 """
 
 import copy
@@ -165,7 +165,7 @@ def _outcome(call: Any) -> str:
 
 
 def _values(leaves: Leaves, one: Any, two: Any) -> list[Any]:
-    """Give the holes values, without a scope: texts around a variable are left out."""
+    """Fill the holes, without a scope: the text around a variable is left out."""
     return [(one, two)[number % 2] for number in range(len(leaves.resolvers))]
 
 

@@ -1,9 +1,10 @@
 """The patch cached for one object is what an equal one would get.
 
-Red means: an object gets the patch that was made for another one.
+A failure means: an object gets the patch that was made for another one.
 """
 
 import copy
+import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -287,7 +288,7 @@ def _doubled(place: list[Any]) -> None:
 
 @st.composite
 def _families(draw: st.DrawFn) -> list[Document]:
-    """Give objects of which most are equal but for small differences."""
+    """Draw objects of which most are equal but for small differences."""
     base = draw(_PODS)
     # Only what comes twice is cached; then come those that are almost equal.
     found = [base, base]
@@ -389,6 +390,18 @@ READ = {
         ),
         [_named("x", "v"), _named("x", "v", name="d")],
     ),
+    "which element a value names": (
+        cluster_policy(
+            {
+                "patchStrategicMerge": {
+                    "spec": {
+                        "volumes": [{"name": "{{ request.object.spec.host }}", "a": 1}]
+                    }
+                }
+            }
+        ),
+        [review(pod(host="h", volumes=[{"name": name}])) for name in ("h", "v")],
+    ),
     "the length of a list": (
         cluster_policy(
             {
@@ -434,8 +447,8 @@ READ = {
             {"patchStrategicMerge": {"spec": {"containers": [{"name": "d", "a": 1}]}}}
         ),
         [
-            review(pod(containers=[{"name": "c", "u": u}, {"name": "d", "u": 1}]))
-            for u in (1, 2)
+            review(pod(containers=[{"name": "c", **more}, {"name": "d", **more}]))
+            for more in ({}, {"u": 1}, {"u": 2})
         ],
     ),
 }
@@ -443,10 +456,10 @@ READ = {
 
 @pytest.mark.parametrize("what", READ)
 def test_what_a_rule_reads_is_never_taken_for_equal(what: str) -> None:
-    """Of two objects that differ in it alone each gets its own patch."""
-    document, (one, other) = READ[what]
-    check([document], [one, one, one, other, other, one])
-    check([document], [other, other, other, one, one, other])
+    """Of objects that differ in it alone each gets its own patch."""
+    document, found = READ[what]
+    for one, other in itertools.permutations(found, 2):
+        check([document], [one, one, one, other, other, one])
 
 
 def _selected(**resources: Any) -> Document:
@@ -461,9 +474,11 @@ def test_a_rule_that_another_one_makes_match() -> None:
     chosen = _selected(selector={"matchLabels": {"a": "x"}})
     match = chosen["spec"]["rules"][0]["match"]["any"][0]
     match["subjects"] = [{"kind": "User", "name": "alice"}]
+    # The index looks at the namespace, and so does not tell the users apart.
+    match["resources"]["namespaces"] = ["default"]
     first = cluster_policy(_labelled("a", "x"))
-    alice = review(pod(), userInfo={"username": "alice"})
-    assert check([first, chosen], [alice] * 4) == 0
+    bob, alice = (review(pod(), userInfo={"username": n}) for n in ("bob", "alice"))
+    assert check([first, chosen], [bob, bob, bob, alice, alice, alice]) == 0
     other = copy.deepcopy(chosen)
     other["spec"]["rules"][0]["mutate"] = {"patchStrategicMerge": {"spec": {"u": 1}}}
     assert check([other], [alice] * 4) == 2

@@ -1,4 +1,4 @@
-"""Hold the fast and the explaining evaluator and the oracle equal.
+"""Compare the fast and the explaining evaluator with the oracle.
 
 Room: tests. Takes: patterns and resources made by Hypothesis over a small alphabet, so
 that they meet often.
@@ -71,7 +71,7 @@ META_RESOURCES = with_metadata(LABELS | SCALARS, st.just("{}"))
 
 @st.composite
 def related(draw: st.DrawFn) -> tuple[Any, Any]:
-    """Give a pattern and a resource that has much of its shape."""
+    """Draw a pattern and a resource that has much of its shape."""
     pattern = draw(PATTERNS)
     return pattern, draw(fitting(pattern))
 

@@ -1,8 +1,8 @@
 """Policies evaluated together, one by one, fast and in words say the same.
 
 Three ways lead to a verdict: the batch (program/batch.py), the fast program of a single
-rule, and its explaining program. Red means: a review's answer and a report of the same
-object disagree, or what one policy says depends on which others there are.
+rule, and its explaining program. A failure means: a review's answer and a report of the
+same object disagree, or what one policy says depends on which others there are.
 """
 
 import json
@@ -130,7 +130,7 @@ BODIES = st.one_of(
 
 @st.composite
 def filters(draw: st.DrawFn) -> dict[str, Any]:
-    """Give one entry of match or exclude."""
+    """Draw one entry of match or exclude."""
     kinds = draw(st.sampled_from([["Pod"], ["Pod", "ConfigMap"], ["*"]]))
     found: dict[str, Any] = {"kinds": kinds}
     if draw(st.booleans()):
@@ -146,7 +146,7 @@ def filters(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def rules(draw: st.DrawFn, number: int, action: str) -> dict[str, Any]:
-    """Give one rule; ``action`` "" draws one."""
+    """Draw one rule; ``action`` "" draws one."""
     body = draw(BODIES)
     found: dict[str, Any] = {
         "name": f"r{number}",
@@ -167,7 +167,7 @@ def rules(draw: st.DrawFn, number: int, action: str) -> dict[str, Any]:
 
 @st.composite
 def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Give up to five policies, of the cluster and of the namespace."""
+    """Draw up to five policies, of the cluster and of the namespace."""
     found = []
     for number in range(draw(st.integers(1, 5))):
         namespace = draw(st.sampled_from(["", "", "default"]))
@@ -255,7 +255,7 @@ OBJECTS = st.builds(
 
 @st.composite
 def requests(draw: st.DrawFn) -> dict[str, Any]:
-    """Give an AdmissionReview."""
+    """Draw an AdmissionReview."""
     operation = draw(st.sampled_from(OPERATIONS))
     new, old = draw(OBJECTS), draw(OBJECTS)
     found = review(new, operation=operation)
@@ -418,7 +418,7 @@ def test_all_ways_agree(
         request = decode(json.dumps(each).encode())
         words = with_messages(source, request)
         check_single_rules(source, request, words)
-        # Twice: what is remembered of the first time must not change the second.
+        # Twice: what the first run caches must not change the second.
         for _ in range(2):
             with everything_remembered():
                 found = _said(planner.plan(request, _ALL, ""))

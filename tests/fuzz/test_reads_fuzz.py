@@ -1,7 +1,7 @@
 """What reads no more than its marks say comes to the same on a value and on its part.
 
 Room: tests. The law of expr/reads.py, for every evaluator of patterns and for JMESPath.
-Red means: a remembered verdict may be that of another object.
+A failure means: a remembered verdict may be that of another object.
 """
 
 from typing import Any
@@ -102,7 +102,7 @@ OPERANDS = st.one_of(NAME, st.sampled_from(["@", "`1`", "'a'", "`[]`", "''"]))
 
 
 def longer(below: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Give expressions made of smaller ones."""
+    """Return expressions made of smaller ones."""
     one = st.one_of(
         st.sampled_from(
             [

@@ -1,7 +1,7 @@
 """The verdict cached for one object is the verdict of an equal one.
 
-Red means: a review is answered with the verdict on another object, which is a wrong
-allow or a wrong denial.
+A failure means: a review is answered with the verdict on another object, which is a
+wrong allow or a wrong denial.
 """
 
 import copy
@@ -99,7 +99,7 @@ MORE = st.one_of(
 
 @st.composite
 def families(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Give reviews of which most are creations of objects with small differences."""
+    """Draw reviews of which most are creations of objects with small differences."""
     base = draw(plans.requests())
     request = base["request"]
     if draw(st.integers(0, 4)):
@@ -171,7 +171,7 @@ PORTS = st.lists(
 
 
 class _Counting(recall.VerdictCache):
-    """Tells how often something was known."""
+    """Counts how often a verdict was cached."""
 
     __slots__ = ("hits",)
 
@@ -216,7 +216,7 @@ def check(documents: list[dict[str, Any]], reviews: list[dict[str, Any]]) -> int
 
 @st.composite
 def policies(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Give policies of which some have a body made for this test."""
+    """Draw policies of which some have a body made for this test."""
     documents = draw(plans.policies())
     for document in documents:
         for rule in document["spec"].get("rules", ()):

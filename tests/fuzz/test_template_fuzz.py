@@ -1,4 +1,4 @@
-"""Hold split documents equal to the oracle, which splits nothing.
+"""Compare split documents with the oracle, which splits nothing.
 
 Room: tests. Takes: documents and contexts made by Hypothesis from pieces that meet:
 values hold variables, braces and escapes of their own.

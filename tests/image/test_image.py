@@ -1,6 +1,6 @@
 """deploy/Dockerfile is built and what it makes is run, as nobody, over TLS.
 
-Red here means: who follows docs/install.md has no image, or one that does not serve.
+A failure means: who follows docs/install.md has no image, or one that does not serve.
 Needs buildah, the registry with the base image and the package index: `tox -e image`.
 """
 

@@ -140,7 +140,7 @@ def same(data: bytes) -> bytes:
 
 @dataclass
 class Sigstore:
-    """One deployment; ``leaf`` and ``layer`` take what a test wants to be otherwise."""
+    """One deployment; ``leaf`` and ``layer`` override what a test varies."""
 
     root: Issued = field(default_factory=lambda: issue("root"))
     rekor: ec.EllipticCurvePrivateKey = field(default_factory=new_key)

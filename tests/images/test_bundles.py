@@ -1,6 +1,6 @@
-"""A Sigstore bundle verifies only if identity, log, time and image are all proved.
+"""A Sigstore bundle verifies only if identity, log, time and image are all proven.
 
-Red here means: an image counts as signed by somebody who never signed it.
+A failure means: an image counts as signed by somebody who never signed it.
 """
 
 import base64

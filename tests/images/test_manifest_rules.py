@@ -1,4 +1,4 @@
-"""Rules with ``validate.manifests``: counts, nesting, texts, and what never passes."""
+"""Rules with ``validate.manifests``: counts, nesting, messages, what never passes."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,6 +1,6 @@
 """An object passes only if it is what the named signer has signed.
 
-Red here means: an object that was changed after it was signed, or that somebody else
+A failure means: an object that was changed after it was signed, or that somebody else
 signed, is admitted.
 """
 

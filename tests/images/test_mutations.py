@@ -1,8 +1,8 @@
 """No mutation of a signed byte verifies: property over every signed artefact.
 
 A sample of the mutations runs by default; ``KYVERNO_MP_TEST_ALL_MUTATIONS=1`` runs all
-of them (over 100,000, some minutes).
-Red here means: someone can change what was signed.
+of them (over 100,000, some minutes). A failure means: someone can change what was
+signed.
 """
 
 import base64
@@ -62,7 +62,7 @@ YOUNG_LAYER: Final = RIG.layer(YOUNG, at=None)
 
 
 def mutations(data: bytes) -> Iterator[bytes]:
-    """Yield each byte with each bit flipped, left out, doubled; the tail left out."""
+    """Yield all one-byte changes (bits flipped, removed, doubled) and a truncation."""
     every = [one for at in range(len(data)) for one in _at(data, at)]
     if _FULL:
         yield from every

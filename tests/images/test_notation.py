@@ -1,6 +1,6 @@
 """An envelope verifies only if a trusted chain signed this very image, and unchanged.
 
-Red here means: an image whose signature was changed, expired or made by somebody else
+A failure means: an image whose signature was changed, expired or made by somebody else
 counts as signed.
 """
 

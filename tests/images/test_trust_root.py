@@ -70,7 +70,7 @@ def test_a_root_is_followed_to_its_successor() -> None:
 
 
 def test_what_the_root_does_not_vouch_for() -> None:
-    """Red here means: a mirror can replace the keys that everything hangs on."""
+    """A failure means: a mirror can replace the keys that everything hangs on."""
     stranger, other = repository(), repository()
     assert "mirror: tuf: " in reason(trust(stranger, other.root))
     for path in list(stranger.served):
@@ -176,7 +176,7 @@ def test_a_repository_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_public_root_is_one() -> None:
-    """Its keys are Sigstore's; without the network nothing is trusted."""
+    """The default has Sigstore's keys; without the network nothing is trusted."""
 
     def fetch(url: str, _deadline_ns: int) -> tuple[int, bytes]:
         assert url == "https://mirror/13.root.json"

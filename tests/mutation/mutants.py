@@ -73,7 +73,7 @@ def draw_files(root: Path, globs: list[str], seed: str, most: int) -> list[str]:
 
 
 def mutants_of(root: Path, file: str) -> Iterator[Mutant]:
-    """Give all mutants of a file that a test could tell from the original."""
+    """Yield all mutants of a file that a test could distinguish from the original."""
     mutated = mutate_file_contents(file, (root / file).read_text())
     lines = mutated.code.splitlines()
     for short in mutated.mutant_names:
@@ -110,7 +110,7 @@ def _changed_lines(before: str, after: str) -> tuple[str, str]:
 
 
 def _matters(before: str, after: str) -> bool:
-    """Tell whether something else than a message or an error's arguments changed."""
+    """Return whether something else than a message or an error's arguments changed."""
     old, new = _without_error_words(before), _without_error_words(after)
     if _shape(before) != _shape(after):
         return True

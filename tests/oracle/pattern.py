@@ -39,7 +39,7 @@ class Wrong(NamedTuple):
 
 
 def evaluate(pattern: Any, resource: Any) -> tuple[str, str, str]:
-    """Give status, path and text of one pattern (5.7)."""
+    """Return status, path and text of one pattern (5.7)."""
     seen: dict[str, bool] = {}
     wrong = element(pattern, resource, "/", seen)
     if wrong is None:

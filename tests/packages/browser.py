@@ -62,7 +62,7 @@ class Browser:
         self.wait_loaded()
 
     def wait_loaded(self) -> None:
-        """Wait until a page is there; ``events`` tells whether one came before."""
+        """Wait until a page is there; ``events`` says whether one came before."""
         while not any(
             one.get("method") == "Page.loadEventFired" for one in self.events
         ):

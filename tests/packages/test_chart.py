@@ -1,6 +1,6 @@
 """The Helm chart: the manifests' equal by default, and what its values change.
 
-Red here means: a part was changed without `python -m deploy.chart`, or somebody who
+A failure means: a part was changed without `python -m deploy.chart`, or somebody who
 installs by Helm gets something else than somebody who applies the manifest.
 """
 

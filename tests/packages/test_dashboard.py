@@ -1,6 +1,6 @@
 """The dashboard in a browser: light and dark, narrow, by keyboard, without JavaScript.
 
-Red here means: people see something else than what the unit tests read in the page.
+A failure means: people see something other than what the unit tests read in the page.
 """
 
 import os

@@ -150,7 +150,7 @@ def _health_port(log: Path, process: "subprocess.Popen[bytes]") -> int:
 
 
 def test_the_image_needs_no_samples(tmp_path: Path) -> None:
-    """Its recipe copies the package alone; the files of the wheel are no condition."""
+    """Its recipe copies the package alone; the wheel's other files are not needed."""
     for name in ("pyproject.toml", "setup.cfg", "README.md", "LICENSE", "kyverno_mp"):
         (tmp_path / name).symlink_to(ROOT / name)
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")

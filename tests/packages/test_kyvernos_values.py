@@ -1,6 +1,6 @@
 """Values of Kyverno's chart: converted, or rejected with an error that names them.
 
-Red here means: who comes from Kyverno with a values file gets pods that never become
+A failure means: who comes from Kyverno with a values file gets pods that never become
 ready, or settings that silently have no effect.
 """
 

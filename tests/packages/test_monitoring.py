@@ -182,7 +182,7 @@ def _ask(url: str, query: str) -> dict[str, Any]:
 def test_prometheus_scrapes_openmetrics_and_answers_every_query(
     asked: str, service: Service
 ) -> None:
-    """Each panel has data, but for what only a cluster or a fault brings about."""
+    """Each panel has data, except for what only a cluster or a fault causes."""
     service.review(pod())
     time.sleep(2)
     panels = dashboard.dashboard()["panels"]

@@ -138,7 +138,7 @@ def _wait(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def make_certificate(folder: Path) -> rsa.RSAPrivateKey:
-    """Write tls.crt and tls.key, signed by nobody but itself; returns the key."""
+    """Write tls.crt and tls.key, self-signed; returns the key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "registry")])
     now = dt.datetime.now(dt.UTC)

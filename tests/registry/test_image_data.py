@@ -53,7 +53,7 @@ Build = Callable[[str, dict[str, Json]], dict[str, Json]]
 
 @pytest.fixture
 def build(registry: Registry) -> Build:
-    """Give a function that stores an image; returns its manifest."""
+    """Return a function that stores an image; returns its manifest."""
     client = docker_client()
 
     def store(name: str, config: dict[str, Json]) -> dict[str, Json]:

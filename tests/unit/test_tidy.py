@@ -1,6 +1,6 @@
 """The style as a test: a newcomer who opens any module learns its room from its card.
 
-Red here means: a module hides what it is for, or a room without a name has appeared.
+A failure means: a module hides what it is for, or a room without a name has appeared.
 """
 
 import ast
@@ -38,7 +38,7 @@ def test_card_names_the_true_room(module: Path) -> None:
 
 @pytest.mark.parametrize("module", _names())
 def test_card_leads_to_modules_that_exist(module: Path) -> None:
-    """Red means: a module was moved, and the cards that name it were not updated."""
+    """Otherwise a module was moved, and the cards that name it were not updated."""
     card = ast.get_docstring(ast.parse(module.read_text())) or ""
     following = re.search(r"Next:(.*?)(?:May touch|Source|\n\n|$)", card, re.DOTALL)
     room = ROOT / module.relative_to(ROOT).parts[0]

@@ -1,6 +1,6 @@
 """No function or class of the product exists for the tests alone.
 
-Red here means: something is called by no module of kyverno_mp any more. Remove it and
+A failure means: something is called by no module of kyverno_mp any more. Remove it and
 let its tests use what the product uses, or add it to KEPT with the reason.
 """
 

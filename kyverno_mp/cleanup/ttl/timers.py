@@ -205,7 +205,7 @@ class Timers:
         return min(found.due_s - self._clock.now().timestamp(), _LONGEST_S)
 
     def _pause_s(self, timer: Timer, found: Labelled) -> float:
-        """Return the time to the next attempt: a refused version is not tried anew."""
+        """Return the time to the next attempt: a refused version is not tried again."""
         with self._lock:
             version, at_s = self._refused.get(timer, ("", 0.0))
         left_s = self._left_s(found)

@@ -21,11 +21,13 @@ from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
     from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
+    from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
     from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
 VALIDATING_POLICIES: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
 MUTATING_POLICIES: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
 GENERATING_POLICIES: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
+IMAGE_POLICIES: Final = ("ImageValidatingPolicy", "NamespacedImageValidatingPolicy")
 DELETING_POLICIES: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
 NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
@@ -47,6 +49,12 @@ class CelInput:
     """The existing objects that policies may change."""
     is_cluster: bool = False
     """A cluster is there, or is simulated."""
+    images: "Sequence[ImageValidatingPolicyIR]" = ()
+    """Policies about images."""
+    uses_docker: bool = False
+    """Registries are read with docker's credentials."""
+    layout: str = ""
+    """A folder of images that is read instead of registries."""
     payload_word: str = "json"
     """What a DeletingPolicy calls a JSON payload."""
 

@@ -41,6 +41,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
     compile_cel,
+    compile_images,
     compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
@@ -60,10 +61,12 @@ if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import ContextFile
 
 _LAST = {
-    "DeletingPolicy": 1,
-    "NamespacedDeletingPolicy": 1,
-    "CleanupPolicy": 2,
-    "ClusterCleanupPolicy": 2,
+    "ImageValidatingPolicy": 1,
+    "NamespacedImageValidatingPolicy": 1,
+    "DeletingPolicy": 2,
+    "NamespacedDeletingPolicy": 2,
+    "CleanupPolicy": 3,
+    "ClusterCleanupPolicy": 3,
 }
 _DIVIDER = "-" * 70
 
@@ -96,6 +99,7 @@ def _run_in(
     )
     cel = compile_cel(policies, exceptions.of_cel, compiled)
     others = compile_others(policies, exceptions.of_cel, compiled)
+    images = compile_images(policies, exceptions.of_cel, compiled)
     if not (options.is_quiet or options.stdin):
         _banner(policies, compiled, scene.given, exceptions)
     evaluator = Evaluator(
@@ -111,13 +115,21 @@ def _run_in(
             scene.plurals,
             in_cluster=options.cluster,
         ),
-        cel=CelInput(cel, scene.plurals, others, is_cluster=options.cluster),
+        cel=CelInput(
+            cel,
+            scene.plurals,
+            others,
+            is_cluster=options.cluster,
+            images=images,
+            uses_docker=options.registry,
+            layout=options.image_layout,
+        ),
         with_messages=needs_messages(options),
     )
     counts = Counts(errors=len(compiled.invalid) + scene.errors)
     located = []
     known = [one.policy for one in compiled.policies] + [
-        one.policy for one in (*cel, *others)
+        one.policy for one in (*cel, *others, *images)
     ]
     rounds = evaluate_all(evaluator, compiled, known, scene.given, options)
     for position, responses in enumerate(rounds):
@@ -180,7 +192,8 @@ def _say_nothing_given(options: Options, policies: PolicySet, scene: Scene) -> N
     """KYVERNO: nothing to do is a success; a wrong path must not look like a pass."""
     loaded = (policies.documents, policies.cleanups, policies.admission)
     lost = (policies.failed_paths, policies.unsupported)
-    if not any((*loaded, policies.validating, policies.cel, *lost)):
+    of_cel = (policies.validating, policies.cel, policies.images)
+    if not any((*loaded, *of_cel, *lost)):
         click.echo(f"no policies in {', '.join(options.policies)}", err=True)
     if not len(scene.given) and not (scene.errors or scene.unread):
         places = ", ".join(options.resources) or "the cluster"
@@ -275,6 +288,7 @@ def _banner(
     rules += compiled.invalid_rules  # KYVERNO: they are refused later (behaviour/cli 3)
     rules += len(policies.unsupported) + len(compiled.cleanups)
     rules += len(policies.admission) + len(policies.validating) + len(policies.cel)
+    rules += len(policies.images)
     count = exceptions.count
     tail = f" with {count} exception(s)" if count else ""
     click.echo(

@@ -10,6 +10,7 @@ from kyverno_mp.cli.apply.admission_policies import VALIDATING
 from kyverno_mp.cli.apply.cel_policies import (
     DELETING_POLICIES,
     GENERATING_POLICIES,
+    IMAGE_POLICIES,
     MUTATING_POLICIES,
     VALIDATING_POLICIES,
 )
@@ -40,6 +41,7 @@ class Counts:
         # (docs/behaviour/cli 9).
         counts_skips = response.policy.kind in (
             *VALIDATING_POLICIES,
+            *IMAGE_POLICIES,
             *DELETING_POLICIES,
         )
         is_plain = counts_skips or response.policy.kind == VALIDATING

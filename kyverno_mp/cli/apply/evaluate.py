@@ -38,6 +38,7 @@ from kyverno_mp.values.jsonvalue import Json
 if TYPE_CHECKING:
     from kyverno_mp.cli.apply.cel_stages import CelStages
     from kyverno_mp.cli.apply.generation import CloneSources, Generations
+    from kyverno_mp.cli.apply.image_policies import ImagePolicies
     from kyverno_mp.cli.apply.image_stage import ImageStage
     from kyverno_mp.program.cleanup import LinkedCleanup
     from kyverno_mp.program.generate.rule import LinkedGeneration
@@ -166,6 +167,13 @@ class Evaluator:
         self._stages: CelStages | None = None
         if cel is not None and cel.others:
             self._stages = _stages(cel, values, user, cluster_data.cel)
+        self._image_policies: ImagePolicies | None = None
+        if cel is not None and cel.images:
+            from kyverno_mp.cli.apply import image_policies
+
+            self._image_policies = image_policies.ImagePolicies(
+                cel, values, user, cluster_data.cel
+            )
         self._values = values
         self._user = user
         self._engine = Engine(with_manifests(cluster_data, policies), clock)
@@ -183,6 +191,7 @@ class Evaluator:
             return [
                 *self.apply({}),
                 *self._validate_payload(resource),
+                *self._validate_images(resource, is_payload=True),
                 *self._delete(resource, self._payload_word),
             ]
         name = metadata_text(resource, "name")
@@ -217,6 +226,7 @@ class Evaluator:
         responses.extend(self._evaluate_admission(resource))
         responses.extend(self._generate_cel(resource))
         responses.extend(self._generate(resource, name))
+        responses.extend(self._validate_images(given))
         if given:
             responses.extend(self._delete(given))
         responses.extend(self._clean_up(given))
@@ -330,6 +340,21 @@ class Evaluator:
             if answer is not None:
                 path = resource_path(resource)
                 yield Response(policy, resource, answer.results, path=path)
+
+    def _validate_images(
+        self, resource: dict[str, Json], *, is_payload: bool = False
+    ) -> Iterator[Response]:
+        """Yield responses of ImageValidatingPolicies on the original object."""
+        if self._image_policies is None or not resource:
+            return
+        context = self._engine.open(self._request(resource, {}))
+        stage, runtime = self._image_policies, context.runtime
+        if is_payload:
+            found = stage.validate_payload(dict(resource), runtime)
+        else:
+            found = stage.validate(context.request, runtime)
+        for verdict in found:
+            yield _response(verdict, resource)
 
     def _clean_up(self, resource: dict[str, Json]) -> Iterator[Response]:
         """Yield responses of clean-up policies on the original object."""

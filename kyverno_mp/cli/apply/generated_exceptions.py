@@ -1,6 +1,6 @@
 """Write a PolicyException for each failure; a person reviews and applies it.
 
-Room: cli. Takes: Responses. Gives: YAML or JSON texts. Next: apply.
+Room: cli. Takes: Responses. Gives: YAML or JSON text. Next: apply.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 10
 (generate-exceptions).
 """

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from kyverno_mp.cli.apply.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
 from kyverno_mp.cli.apply.mutated import (
@@ -38,6 +39,7 @@ def needs_response(response: Response, options: Options) -> bool:
     """Return whether the output shows the response; JUnit and TAP show all rules."""
     return (
         bool(response.results)
+        or (options.policy_report and response.policy.kind in IMAGE_POLICIES)
         or response.patched is not None
         or (options.is_structured and options.output_format in _NAMING_ALL)
     )

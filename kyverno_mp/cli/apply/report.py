@@ -11,10 +11,11 @@ from datetime import datetime
 
 import msgspec
 
+from kyverno_mp.cli.apply.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.program.matching.subject import metadata_text
-from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.result import IMAGE_VERIFY, RuleResult
 from kyverno_mp.reports.entries import Row, Subject, row_of, summary_of, word_of
 from kyverno_mp.values.jsonvalue import Json
 
@@ -67,7 +68,11 @@ def _report(kind: str, metadata: dict[str, Json], rows: list[Row]) -> dict[str, 
 
 def _results(response: Response, now: datetime, *, audit_warn: bool) -> Iterable[Row]:
     subject = _subject(response.resource)
-    for rule in response.results:
+    results = response.results
+    if not results and response.policy.kind in IMAGE_POLICIES:
+        # KYVERNO: such a policy has a row for what it does not match, too.
+        results = [RuleResult("", IMAGE_VERIFY, "", "")]
+    for rule in results:
         yield row_of(
             response.policy,
             rule,

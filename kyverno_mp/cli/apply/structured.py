@@ -132,6 +132,6 @@ def _markdown(located: LocatedResponses, counts: Counts, *, audit_warn: bool) ->
 
 
 def _cell(text: str) -> str:
-    """Return a text as one cell. SAFETY: a message may quote an object."""
+    """Return a string as one cell. SAFETY: a message may quote an object."""
     plain = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return plain.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")

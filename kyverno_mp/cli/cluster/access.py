@@ -34,9 +34,11 @@ def find_access(kubeconfig: str, context: str, env: Mapping[str, str]) -> Access
     if files:
         return load_access(files, context, env)
     if context or "KUBERNETES_SERVICE_HOST" not in env:
+        missing = env.get("KUBECONFIG", "")
+        why = f" KUBECONFIG={missing} does not exist;" if missing else ""
         raise SettingInvalid(
             "kube.kubeconfig",
-            "no kubeconfig: give --kubeconfig or KUBECONFIG, or run in a pod",
+            f"no kubeconfig:{why} give --kubeconfig or KUBECONFIG, or run in a pod",
         )
     return in_cluster(env)
 

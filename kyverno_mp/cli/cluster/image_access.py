@@ -1,7 +1,7 @@
 """Verify images on the command line, with this machine's access to registries.
 
-Room: cli. Takes: docker's configuration, if it may be used. Gives: the port of
-verifyImages rules. Next: apply/evaluate.
+Room: cli. Takes: docker's configuration, if it may be used. Gives: the ports of
+verifyImages rules and of ImageValidatingPolicies. Next: apply/evaluate.
 May touch: docker's config.json, the network, the clock.
 Source: docs/behaviour/images 2.1 (CLI), 6 (client choice).
 """
@@ -16,11 +16,16 @@ from typing import Final
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns, user_agent
 from kyverno_mp.cli.cluster.trust import LocalTrustRoot, ask_log
 from kyverno_mp.images.at_once import Helpers
+from kyverno_mp.images.network import mirror_reader
+from kyverno_mp.images.policies.review import PolicyReader
+from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.verifier import ImageReview
 from kyverno_mp.limits import IMAGES_AT_ONCE_MAX
+from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import RegistryAccess
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.registry.exchange import exchange
 from kyverno_mp.registry.layout import LayoutRegistry
 
 _DOCKER: Final = "default"
@@ -86,6 +91,18 @@ def clients(
         return _Clients(uses_docker=uses_docker)
     known = layout_client(layout)
     return lambda _access: known
+
+
+def policy_images(*, uses_docker: bool, layout: str = "") -> Callable[[], PolicyImages]:
+    """Return what begins a review of ImageValidatingPolicies; as ``image_reviews``."""
+    fetch = mirror_reader(exchange, user_agent())
+    return PolicyReader(
+        client=clients(uses_docker=uses_docker, layout=layout),
+        now=_now,
+        until=until,
+        trust=PolicyTrust(LocalTrustRoot(), fetch),
+        send=None if layout else ask_log,
+    ).begin
 
 
 def image_reviews(*, uses_docker: bool, layout: str = "") -> Callable[[], ImageReview]:

@@ -1,6 +1,6 @@
 """Buffer the objects of a cluster in a file instead of in memory.
 
-Room: cli. Takes: JSON texts of objects. Gives: Spool, a Given. Next: apply.
+Room: cli. Takes: JSON strings of objects. Gives: Spool, a Given. Next: apply.
 May touch: one temporary file without a name; Secrets stay in memory, compressed.
 
 PERF: 100,000 Pods are gigabytes of Python objects; here they are 2 MB of offsets, and
@@ -83,7 +83,7 @@ class Spool:
         self._length = 0
 
     def write(self, text: bytes) -> int:
-        """Write a text; returns where it begins."""
+        """Write one object; returns where it begins."""
         with self._lock:
             start = self._end
             self._end += len(text)
@@ -93,7 +93,7 @@ class Spool:
         return start
 
     def read(self, start: int, length: int) -> bytes:
-        """Read a text again."""
+        """Read an object again."""
         return os.pread(self._file.fileno(), length, start)
 
     def __enter__(self) -> Self:

@@ -50,6 +50,10 @@ class LocalTrustRoot:
         """Return the keys of the certificate logs. Raises: ExpressionFailed."""
         return _file_keys(_CTLOG) or self._repository().ctlog_keys(deadline_ns)
 
+    def check(self, deadline_ns: int) -> None:
+        """Require that the repository can be read. Raises: ExpressionFailed."""
+        self._repository().check(deadline_ns)
+
     def target(self, name: str, deadline_ns: int) -> bytes:
         """Return a file of the repository. Raises: ExpressionFailed."""
         return self._repository().target(name, deadline_ns)

@@ -152,7 +152,8 @@ _OPTIONS_OF_SOURCES: Final = (
     click.Option(
         ["--json", "payloads"],
         **_MANY,
-        help=f"Files with JSON or YAML payloads. {_IDLE}",
+        help="Files with JSON or YAML payloads, for policies of evaluation mode JSON;"
+        " instead of -r.",
     ),
     click.Option(
         ["--http-payload", "http_payloads"],
@@ -164,7 +165,12 @@ _OPTIONS_OF_SOURCES: Final = (
         **_MANY,
         help=f"Files with requests of Envoy. {_IDLE}",
     ),
-    click.Option(["--context-file"], **_TEXT, help=f"Context file. {_IDLE}"),
+    click.Option(
+        ["--context-file"],
+        **_TEXT,
+        help="File with a Context: objects and image data that policies in CEL read"
+        " without a cluster.",
+    ),
 )
 
 _OPTIONS_OF_CLUSTERS: Final = (

@@ -20,7 +20,7 @@ PLUGIN: Final = "kubectl kyverno"
 """The name under which kubectl runs a program ``kubectl-kyverno``."""
 
 _HELP_FLAGS: Final = ["-h", "--help"]
-CONTEXT: Final = {"help_option_names": _HELP_FLAGS}
+CONTEXT: Final = {"help_option_names": _HELP_FLAGS, "show_default": True}
 
 
 class Example(NamedTuple):
@@ -44,6 +44,9 @@ class Command(click.Command):
     def __init__(self, name: str, examples: Sequence[Example], **rest: Any) -> None:
         rest.setdefault("context_settings", CONTEXT)
         super().__init__(name.rpartition(" ")[2], **rest)
+        for param in self.params:
+            if isinstance(param, click.Option) and param.default == "":
+                param.show_default = False
         self.path = name
         self.examples = examples
 

@@ -81,8 +81,8 @@ command = Group(
                     help="Merge results with equal content.",
                 ),
             ],
-            help="Replaces deprecated syntax in test files, and in the values files and"
-            " user files that they name.",
+            help="Replaces deprecated syntax in test files. The values files and user"
+            " files that they name are updated, too.",
         ),
     ],
 )

@@ -37,7 +37,7 @@ command = Command(
         ),
         Example(
             "Show what apply reports, by namespace",
-            "apply policies/ -r pods.yaml -p | {} report - --group-by namespace",
+            "{} apply policies/ -r pods.yaml -p | {} report - --group-by namespace",
         ),
     ),
     callback=_run,

@@ -14,6 +14,7 @@ import click
 
 from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.exit_codes import FAILED, OK
+from kyverno_mp.cli.lint.cel_documents import decode_of_cel, is_of_cel
 from kyverno_mp.cli.lint.checks import concerns
 from kyverno_mp.cli.lint.foreign import (
     foreign_kind,
@@ -49,10 +50,6 @@ from kyverno_mp.policy.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
-from kyverno_mp.policy.cel_policies import (
-    decode_cel_policy,
-    is_cel_policy,
-)
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
@@ -63,8 +60,6 @@ from kyverno_mp.policy.schema import is_cel_kind, schema_problems
 from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.policy.validating_policy import (
     CelPolicyException,
-    decode_validating_policy,
-    is_validating_policy,
 )
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
@@ -128,6 +123,8 @@ def _file(text: bytes, file: str, known: _Set) -> Iterator[Finding]:
             error.code, sarif.ERROR, error.message, file, where.line, where.column
         )
         return
+    if not documents:
+        yield Finding("lint.not_a_policy", sarif.NOTE, "empty file", file, 1, 1)
     positions = Positions(text)
     for index in dict.fromkeys(document.index for document in documents):
         for key, line, column in positions.duplicate_keys(index):
@@ -181,9 +178,8 @@ class _Linter:
         yield from self._errors(problems)
         if problems:
             return
-        decoded = decode_cel_policy if is_cel_policy(raw) else decode_validating_policy
         try:
-            policy = decoded(raw)
+            policy = decode_of_cel(raw)
         except DocumentInvalid as error:
             yield from self._errors(error.problems)
             return
@@ -216,7 +212,7 @@ class _Linter:
             yield self.finding("lint.not_a_policy", sarif.NOTE, f"not a policy: {kind}")
         elif is_admission_policy(raw):
             yield from self._admission_findings()
-        elif is_validating_policy(raw) or is_cel_policy(raw):
+        elif is_of_cel(raw):
             yield from self._cel_findings()
         elif str(raw.get("apiVersion", "")).startswith(_NOT_EVALUATED):
             yield from self._errors(schema_problems(raw) if is_cel_kind(raw) else ())

@@ -17,7 +17,8 @@ from kyverno_mp.leader.servable import (
     missing_feature,
     servable,
 )
-from kyverno_mp.policy.cel_policies import AnyCelPolicy
+from kyverno_mp.policy.cel_policies import AnyCelPolicy, MutatingPolicy
+from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
@@ -101,10 +102,16 @@ def _review(raw: dict[str, Json]) -> bytes:
 
 
 def unserved(
-    policy: AnyValidatingPolicy | AnyCelPolicy | CelPolicyException, raw: Json
+    policy: AnyValidatingPolicy
+    | AnyCelPolicy
+    | ImageValidatingPolicy
+    | CelPolicyException,
+    raw: Json,
 ) -> str:
     """Return what the server does not evaluate about a document, "" for nothing."""
-    if isinstance(policy, AnyCelPolicy):
+    if isinstance(policy, MutatingPolicy):
+        return ""
+    if isinstance(policy, AnyCelPolicy | ImageValidatingPolicy):
         return f"{raw['apiVersion']} {raw['kind']}"
     if isinstance(policy, AnyValidatingPolicy) and policy.mode == JSON_MODE:
         return "policies of evaluation mode JSON"

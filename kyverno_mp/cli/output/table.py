@@ -39,7 +39,7 @@ class Row:
     is_failure: bool = False
 
     def cells(self, *, detailed: bool) -> list[str]:
-        """Return the texts of the columns in order."""
+        """Return the strings of the columns in order."""
         cells = [
             str(self.number),
             self.policy,
@@ -92,9 +92,9 @@ def render(rows: Sequence[Row], *, detailed: bool, color: bool) -> str:
 def _wrapped(cell: str) -> list[str]:
     """Return the lines of a cell.
 
-    KYVERNO: cli 8 - only a text without line breaks is broken, each space but the first
-    of a line counts twice, and a text that ends with a line break loses the character
-    before it.
+    KYVERNO: cli 8 - only a string without line breaks is broken, each space but the
+    first of a line counts twice, and a string that ends with a line break loses the
+    character before it.
     """
     if len(cell.encode()) > _WRAP_AT and cell.endswith("\n"):
         # The printer cuts bytes; what is left of a character is not shown.

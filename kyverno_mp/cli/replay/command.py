@@ -1,4 +1,4 @@
-"""``replay``: hold changed policies against recorded reviews, before they are applied.
+"""``replay``: evaluate recorded reviews with changed policies before they are applied.
 
 Room: cli. Takes: a recording, policy files. Gives: the requests whose verdicts change,
 on standard output, and the exit code. Next: recording, verdicts, changes.

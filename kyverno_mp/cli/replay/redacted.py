@@ -1,4 +1,4 @@
-"""Tell which rules may depend on values that a recording does not have.
+"""Determine which rules may depend on values that a recording does not have.
 
 Room: cli. Takes: RuleIR, JSON pointers of redacted values. Gives: RedactedReads.
 Next: verdicts. May touch: nothing outside its arguments.

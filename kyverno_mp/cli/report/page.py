@@ -5,7 +5,7 @@ Next: dashboard/markup.py, dashboard/style.py.
 May touch: nothing outside its arguments.
 Source: WCAG 2.2 (1.1.1, 1.3.1, 1.4.1, 2.1.1, 2.4.1); CSP Level 3.
 
-SAFETY: names and messages come from objects and policies. Every text is escaped, and
+SAFETY: names and messages come from objects and policies. Every string is escaped, and
 the Content-Security-Policy allows no script, no request and only this style sheet.
 """
 

@@ -140,6 +140,6 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def cell_text(text: str) -> str:
-    """Return a text as one markdown cell."""
+    """Return a string as one markdown cell."""
     plain = "".join(one if one.isprintable() or one == "\n" else " " for one in text)
     return plain.translate(_MARKUP)

@@ -28,6 +28,7 @@ from kyverno_mp.policy.validating_policy import CelPolicyException
 
 if TYPE_CHECKING:
     from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
+    from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 
 
 @dataclass(slots=True)
@@ -151,6 +152,28 @@ def compile_others(
                 policies.append(compile_generating_policy(document, exceptions))
             else:
                 policies.append(compile_deleting_policy(document, exceptions))
+        except PolicyInvalid as error:
+            compiled.invalid.append((document.metadata.name, error))
+    return policies
+
+
+def compile_images(
+    found: PolicySet, exceptions: Sequence[CelPolicyException], compiled: Compiled
+) -> "list[ImageValidatingPolicyIR]":
+    """Compile the policies about images.
+
+    KYVERNO: one that does not compile has no result, and is not reported either
+    (docs/behaviour/cel 10.4); here it is an invalid one, as others are.
+    """
+    if not found.images:
+        return []
+    # PERF: loads CEL.
+    from kyverno_mp.compiler.image_validating_policy import compile_image_policy
+
+    policies = []
+    for document in found.images:
+        try:
+            policies.append(compile_image_policy(document, exceptions))
         except PolicyInvalid as error:
             compiled.invalid.append((document.metadata.name, error))
     return policies

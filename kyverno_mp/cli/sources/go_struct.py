@@ -84,7 +84,7 @@ class _FieldPath(NamedTuple):
     struct: str
     fields: tuple[str, ...] = ()
     is_coerced: bool = True
-    """A number or a truth value is read as a text where one is expected."""
+    """A number or a truth value is read as a string where one is expected."""
 
 
 class _Decoder:

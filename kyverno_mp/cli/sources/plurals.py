@@ -1,4 +1,4 @@
-"""Know the resource names of kinds, as a REST mapper does.
+"""Look up the resource names of kinds, as a REST mapper does.
 
 Room: cli. Takes: the file of ``--crd-path``. Gives: Plurals. Next:
 apply/admission_policies, apply/cel_policies, cluster/given_cel.

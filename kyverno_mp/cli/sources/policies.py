@@ -48,6 +48,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
     from kyverno_mp.policy.cel_policies import AnyCelPolicy
+    from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
 
 _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
@@ -74,6 +75,7 @@ class PolicySet:
     validating: list[AnyValidatingPolicy] = field(default_factory=list)
     cel: "list[AnyCelPolicy]" = field(default_factory=list)
     """Policies in CEL that mutate, generate or delete."""
+    images: "list[ImageValidatingPolicy]" = field(default_factory=list)
     cel_exceptions: list[CelPolicyException] = field(default_factory=list)
     unsupported: list[str] = field(default_factory=list)
     """``apiVersion kind name`` of policy kinds that this version does not evaluate."""
@@ -89,7 +91,7 @@ class PolicySet:
         """Policies that ``apply`` may evaluate, but the server does not."""
         return self.unsupported + [
             f"{one.api_version} {one.kind} {one.metadata.name}"
-            for one in (*self.validating, *self.cel)
+            for one in (*self.validating, *self.cel, *self.images)
         ]
 
 
@@ -167,6 +169,7 @@ def _add(found: PolicySet, part: PolicySet) -> None:
     found.bindings.extend(part.bindings)
     found.validating.extend(part.validating)
     found.cel.extend(part.cel)
+    found.images.extend(part.images)
     found.cel_exceptions.extend(part.cel_exceptions)
     found.unsupported.extend(part.unsupported)
     found.failed_paths.extend(part.failed_paths)
@@ -294,6 +297,11 @@ def _add_document(
             found.cel.append(policy)
             found.raw[policy.metadata.name] = raw
             return
+        from kyverno_mp.policy.image_validating_policy import is_image_policy
+
+        if is_image_policy(raw):
+            _add_image_policy(found, raw, file, is_item=is_item)
+            return
         name = (raw.get("metadata") or {}).get("name", "")
         mode = authorization_mode(raw)
         shown = f"{name} (evaluation mode {mode})" if mode else name
@@ -311,6 +319,18 @@ def _add_document(
         found.cleanups.append(document)
     else:
         raise PolicyInvalid("policy.kind", f"policy type not supported {api} {kind}")
+
+
+def _add_image_policy(
+    found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
+) -> None:
+    from kyverno_mp.policy.image_validating_policy import decode_image_policy
+
+    policy = decode_image_policy(raw, file=file)
+    if not is_item:
+        _refuse_unstorable(raw, file)
+    found.images.append(policy)
+    found.raw[policy.metadata.name] = raw
 
 
 def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:

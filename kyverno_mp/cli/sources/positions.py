@@ -20,7 +20,7 @@ _Node = yaml.nodes.Node
 
 
 class Positions:
-    """Places of one file; a text that is not YAML has none."""
+    """Places of one file; text that is not YAML has none."""
 
     def __init__(self, text: bytes) -> None:
         try:

@@ -14,6 +14,7 @@ from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
 from kyverno_mp.cli.apply.cel_policies import (
     DELETING_POLICIES,
     GENERATING_POLICIES,
+    IMAGE_POLICIES,
     MUTATING_POLICIES,
     VALIDATING_POLICIES,
 )
@@ -32,6 +33,7 @@ _RULELESS = (
     *VALIDATING_POLICIES,
     *MUTATING_POLICIES,
     *GENERATING_POLICIES,
+    *IMAGE_POLICIES,
     *DELETING_POLICIES,
 )
 Key = tuple[str, str, str, str]

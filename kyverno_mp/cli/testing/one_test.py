@@ -20,6 +20,7 @@ from kyverno_mp.cli.sources.compiled import (
     compile_admission,
     compile_all,
     compile_cel,
+    compile_images,
     compile_others,
 )
 from kyverno_mp.cli.sources.exceptions import Exceptions, load_exceptions
@@ -40,6 +41,7 @@ from kyverno_mp.cli.testing.files import (
 )
 from kyverno_mp.cli.testing.jobs import Echo
 from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.policy.capabilities import missing_capability
 from kyverno_mp.policy.fields.mutation import CloneFrom
@@ -104,8 +106,9 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
             "error: use of exceptions with ValidatingAdmissionPolicies is not supported"
         )
     compiled = compile_all(policies.documents, exceptions.of_rules, verifies=True)
-    cel, others = _compiled_cel(policies, exceptions, compiled)
+    cel, others, images = _compiled_cel(policies, exceptions, compiled)
     count = len(policies.documents) + len(policies.admission) + len(cel) + len(others)
+    count += len(images)
     echo(_applying(count, len(resources), exceptions.count))
     evaluator = Evaluator(
         compiled.policies,
@@ -120,6 +123,9 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
             others=others,
             targets=targets,
             is_cluster=bool(test.raw.get("clusterResources")),
+            images=images,
+            uses_docker=registry,
+            layout=layout,
             payload_word="resource",
         ),
     )
@@ -158,7 +164,9 @@ def _lacking_rules(test: TestFile, policies: PolicySet) -> Iterator[str]:
 
 def _compiled_cel(
     policies: PolicySet, exceptions: Exceptions, compiled: Compiled
-) -> tuple[list[ValidatingPolicyIR], list[AnyCelPolicyIR]]:
+) -> tuple[
+    list[ValidatingPolicyIR], list[AnyCelPolicyIR], list[ImageValidatingPolicyIR]
+]:
     """Compile the policies in CEL.
 
     Raises: CommandFailed for one that does not compile; upstream's run ends, too.
@@ -166,9 +174,10 @@ def _compiled_cel(
     before = len(compiled.invalid)
     found = compile_cel(policies, exceptions.of_cel, compiled)
     others = compile_others(policies, exceptions.of_cel, compiled)
+    images = compile_images(policies, exceptions.of_cel, compiled)
     for name, error in compiled.invalid[before:]:
         raise CommandFailed(f"failed to compile policy {name} ({error.message})")
-    return found, others
+    return found, others, images
 
 
 def _context(test: TestFile) -> ContextFile | None:

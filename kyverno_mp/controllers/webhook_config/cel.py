@@ -1,8 +1,8 @@
-"""Compute the webhooks of ValidatingPolicies and NamespacedValidatingPolicies.
+"""Compute the webhooks of the policies of policies.kyverno.io.
 
-Room: controllers. Takes: policies as JSON, WebhookOptions. Gives: webhooks of the
-validating configuration. Next: webhook_config/controller.py.
-May touch: nothing outside its arguments, the log.
+Room: controllers. Takes: decoded policies, WebhookOptions. Gives: webhooks of the
+validating and of the mutating configuration. Next: webhook_config/controller.py.
+May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 9; docs/behaviour/controllers 3.1; Kyverno
 pkg/controllers/webhook/validating.go at v1.18.2.
 
@@ -10,18 +10,15 @@ A configuration is accepted as a whole or not at all, so nothing that the author
 policy writes may get into it unless the API server accepts it.
 """
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-import msgspec
-
-from kyverno_mp.compiler.autogen_cel import copies_of
 from kyverno_mp.compiler.match import build_selector
 from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
-from kyverno_mp.controllers.policy_status import PolicyName
+from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
+from kyverno_mp.controllers.webhook_config.cel_documents import cel_name_of
 from kyverno_mp.controllers.webhook_config.options import (
     WebhookOptions,
     client_config,
@@ -35,7 +32,6 @@ from kyverno_mp.controllers.webhook_config.rules import (
     rules_of_parts,
 )
 from kyverno_mp.controllers.webhook_config.versions import NamedVersions
-from kyverno_mp.errors import InputError
 from kyverno_mp.limits import (
     INDEX_KEYS_PER_FILTER_MAX,
     MATCH_CONDITIONS_MAX,
@@ -43,23 +39,25 @@ from kyverno_mp.limits import (
     WEBHOOK_TIMEOUT_S_MAX,
 )
 from kyverno_mp.policy.admission_policy import NamedRuleWithOperations
+from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression
 from kyverno_mp.policy.generated import is_generated
-from kyverno_mp.policy.validating_policy import (
-    JSON_MODE,
-    VALIDATING_POLICY_KINDS,
-    AnyValidatingPolicy,
-    CelPolicyException,
-    decode_validating_policy,
-)
+from kyverno_mp.policy.served_cel import AnyServedPolicy
+from kyverno_mp.policy.validating_policy import JSON_MODE
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.selector import is_label_key
 
-_log = logging.getLogger(__name__)
-_BASES: Final = {
+_VALIDATING: Final = {
     "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),
     "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol-keys"),
+    "GeneratingPolicy": ("gpol.validate.kyverno.svc", "/gpol"),
+    "NamespacedGeneratingPolicy": ("ngpol.validate.kyverno.svc", "/ngpol-keys"),
 }
+_MUTATING: Final = {
+    "MutatingPolicy": ("mpol.validate.kyverno.svc", "/mpol"),
+    "NamespacedMutatingPolicy": ("nmpol.validate.kyverno.svc", "/nmpol-keys"),
+}
+"""KYVERNO: their names say ``validate``, too."""
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
 _KINDS_OF_COPIES: Final = {
     "cronjobs": {"cronjobs": ("batch/v1", "CronJob")},
@@ -74,39 +72,6 @@ _KINDS_OF_COPIES: Final = {
 _PODS: Final = {"pods": ("v1", "Pod")}
 
 
-class DecodedCelPolicies:
-    """The last decoded policies; an unchanged text yields the same object."""
-
-    def __init__(self) -> None:
-        self._decoded: dict[bytes, AnyValidatingPolicy | None] = {}
-
-    def decode(self, documents: Iterable[bytes]) -> tuple[AnyValidatingPolicy, ...]:
-        """Return the policies; log and leave out every other document."""
-        known, self._decoded = self._decoded, {}
-        for text in documents:
-            found = known[text] if text in known else _decoded(text)
-            self._decoded[text] = found
-        return tuple(one for one in self._decoded.values() if one is not None)
-
-    @staticmethod
-    def in_force(
-        policies: Sequence[AnyValidatingPolicy], kept: Mapping[PolicyName, str]
-    ) -> list[AnyValidatingPolicy]:
-        """Return the policies in the versions that workers evaluate."""
-        found = [one for one in policies if cel_name_of(one) not in kept]
-        earlier = (
-            _decoded(text.encode())
-            for name, text in kept.items()
-            if name[0] in VALIDATING_POLICY_KINDS
-        )
-        return [*found, *(one for one in earlier if one is not None)]
-
-
-def cel_name_of(policy: AnyValidatingPolicy) -> PolicyName:
-    """Return the key of a policy in Served."""
-    return policy.kind, policy.metadata.namespace, policy.metadata.name
-
-
 @dataclass(slots=True)
 class _Webhook:
     """A webhook under construction; ``own``: the one policy that it is for."""
@@ -117,15 +82,15 @@ class _Webhook:
     entries: set[Entry] = field(default_factory=set)
     versions: NamedVersions = field(default_factory=NamedVersions)
     conditions: Sequence[Json] = ()
-    own: AnyValidatingPolicy | None = None
+    own: AnyServedPolicy | None = None
 
-    def has_room(self, policy: AnyValidatingPolicy) -> bool:
+    def has_room(self, policy: AnyServedPolicy) -> bool:
         """Return whether one more policy can share the webhook."""
         path = "/".join((*self.names, _path_of(policy)))
         fits = len(path) <= WEBHOOK_PATH_CHARACTERS_MAX
         return fits and self.versions.agree(chain.from_iterable(_parts_of(policy)))
 
-    def take(self, policy: AnyValidatingPolicy) -> None:
+    def take(self, policy: AnyServedPolicy) -> None:
         """Add one policy."""
         self.names.append(_path_of(policy))
         self.namespaces.add(policy.metadata.namespace)
@@ -135,18 +100,39 @@ class _Webhook:
 
 
 def cel_webhooks(
-    policies: Iterable[AnyValidatingPolicy], options: WebhookOptions
+    policies: Iterable[AnyServedPolicy], options: WebhookOptions
 ) -> list[Json]:
-    """Return the webhooks of both kinds, sorted by name."""
+    """Return the validating webhooks, sorted by name."""
+    return _all_rendered(policies, _VALIDATING, options)
+
+
+def cel_mutating_webhooks(
+    policies: Iterable[AnyServedPolicy], options: WebhookOptions
+) -> list[Json]:
+    """Return the mutating webhooks, sorted by name.
+
+    KYVERNO: the reinvocationPolicy of a policy is not registered.
+    """
+    return [
+        {**one, "reinvocationPolicy": "Never"}
+        for one in _all_rendered(policies, _MUTATING, options)
+    ]
+
+
+def _all_rendered(
+    policies: Iterable[AnyServedPolicy],
+    bases: Mapping[str, tuple[str, str]],
+    options: WebhookOptions,
+) -> list[Json]:
     if not options.auto_update:
         return []
-    by_kind: dict[str, list[AnyValidatingPolicy]] = {}
+    by_kind: dict[str, list[AnyServedPolicy]] = {}
     for policy in policies:
-        if _is_ours(policy):
+        if policy.kind in bases and _is_ours(policy):
             by_kind.setdefault(policy.kind, []).append(policy)
     taken: set[str] = set()
     found = [
-        _rendered(webhook, kind, taken, options)
+        _rendered(webhook, bases[kind], taken, options)
         for kind in sorted(by_kind)
         for webhook in _webhooks(by_kind[kind], options)
         if webhook.entries
@@ -154,23 +140,29 @@ def cel_webhooks(
     return sorted(found, key=lambda webhook: str(webhook["name"]))
 
 
-def _path_of(policy: AnyValidatingPolicy) -> str:
+def _path_of(policy: AnyServedPolicy) -> str:
     """Return a policy's part of a path, with its namespace.
 
-    Upstream names no namespaces, so a worker cannot tell that it lacks a policy.
+    Upstream names no namespaces, so a worker cannot know that it lacks a policy.
     """
     return "/".join(filter(None, (policy.metadata.namespace, policy.metadata.name)))
 
 
-def _is_ours(policy: AnyValidatingPolicy) -> bool:
+def _is_ours(policy: AnyServedPolicy) -> bool:
     evaluation = policy.spec.evaluation
     admission = None if evaluation is None else evaluation.admission
     is_off = admission is not None and admission.enabled is False
-    return not (is_off or is_generated(policy.status) or policy.mode == JSON_MODE)
+    if is_off:
+        return False
+    if isinstance(policy, GeneratingPolicy):
+        return True
+    if is_generated(policy.status):
+        return False
+    return isinstance(policy, MutatingPolicy) or policy.mode != JSON_MODE
 
 
 def _webhooks(
-    policies: Iterable[AnyValidatingPolicy], options: WebhookOptions
+    policies: Iterable[AnyServedPolicy], options: WebhookOptions
 ) -> Iterator[_Webhook]:
     """Yield the webhooks of one kind, those for single policies first.
 
@@ -180,9 +172,7 @@ def _webhooks(
     """
     shared: dict[str, list[_Webhook]] = {}
     for policy in sorted(policies, key=cel_name_of):
-        failure_policy = (
-            "Ignore" if options.force_ignore else policy.spec.failure_policy
-        )
+        failure_policy = "Ignore" if options.force_ignore else _failure_policy(policy)
         conditions = _conditions_of(policy) if options.fine_grained else []
         if conditions or _is_exact(policy) or _timeout_of(policy):
             own = _Webhook(failure_policy, conditions=conditions, own=policy)
@@ -199,10 +189,21 @@ def _webhooks(
         yield from open_ones
 
 
+def _failure_policy(policy: AnyServedPolicy) -> str:
+    """KYVERNO: nothing that a GeneratingPolicy does may refuse a request."""
+    if isinstance(policy, GeneratingPolicy):
+        return "Ignore"
+    return policy.spec.failure_policy
+
+
 def _rendered(
-    webhook: _Webhook, kind: str, taken: set[str], options: WebhookOptions
+    webhook: _Webhook,
+    place: tuple[str, str],
+    taken: set[str],
+    options: WebhookOptions,
 ) -> Json:
-    base, path = _BASES[kind]
+    """Return a webhook. ``place``: the start of its name, and its path."""
+    base, path = place
     name = f"{base}-{webhook.failure_policy.lower()}"
     own = webhook.own
     key = "/".join(sorted(set(webhook.names)))
@@ -287,21 +288,32 @@ def _merged(first: Json, second: Json) -> Json:
     return found
 
 
-def _parts_of(policy: AnyValidatingPolicy) -> list[list[Entry]]:
+def _parts_of(policy: AnyServedPolicy) -> list[list[Entry]]:
     """Return what the policy matches, then what each of its autogen copies matches."""
-    specs = [policy.spec, *(spec for _, spec in copies_of(policy.spec))]
+    specs: list[AnySpec] = [policy.spec, *(spec for _, spec in copies_of(policy))]
     constraints = (spec.match_constraints for spec in specs)
+    # KYVERNO: every operation may concern what was generated before.
+    widened = isinstance(policy, GeneratingPolicy)
     return [
-        [entry for rule in one.resource_rules for entry in _entries_of_rule(rule)]
+        [
+            entry
+            for rule in one.resource_rules
+            for entry in _entries_of_rule(rule, widened=widened)
+        ]
         for one in constraints
         if one is not None
     ]
 
 
-def _entries_of_rule(rule: NamedRuleWithOperations) -> Iterator[Entry]:
-    """Yield what a rule matches; nothing that the API server would refuse."""
+def _entries_of_rule(
+    rule: NamedRuleWithOperations, *, widened: bool
+) -> Iterator[Entry]:
+    """Yield what a rule matches; nothing that the API server would refuse.
+
+    ``widened``: for any operation.
+    """
     operations: tuple[str, ...] = ALL_OPERATIONS
-    if "*" not in rule.operations:
+    if "*" not in rule.operations and not widened:
         operations = tuple(one for one in ALL_OPERATIONS if one in rule.operations)
     scope = rule.scope if rule.scope in ("Namespaced", "Cluster") else "*"
     resources = [one for one in rule.resources if one.partition("/")[0]]
@@ -323,23 +335,23 @@ def _entries_of_rule(rule: NamedRuleWithOperations) -> Iterator[Entry]:
                     yield Entry(group, version, resource, subresource, scope, operation)
 
 
-def _is_exact(policy: AnyValidatingPolicy) -> bool:
+def _is_exact(policy: AnyServedPolicy) -> bool:
     constraints = policy.spec.match_constraints
     return constraints is not None and constraints.match_policy == "Exact"
 
 
-def _timeout_of(policy: AnyValidatingPolicy) -> int:
+def _timeout_of(policy: AnyServedPolicy) -> int:
     own = policy.spec.webhook_configuration
     given = own.timeout_seconds if own is not None else None
     return min(max(given, 1), WEBHOOK_TIMEOUT_S_MAX) if given else 0
 
 
-def _conditions_of(policy: AnyValidatingPolicy) -> list[Json]:
+def _conditions_of(policy: AnyServedPolicy) -> list[Json]:
     """Return the conditions to register, none if the API server would refuse one.
 
     Those of a policy with autogen copies name the kinds that they are for.
     """
-    copies = list(copies_of(policy.spec))
+    copies = list(copies_of(policy))
     if not copies:
         found = [(one.name, one.expression) for one in policy.spec.match_conditions]
     else:
@@ -382,12 +394,3 @@ def _are_registrable(conditions: Sequence[tuple[str, str]]) -> bool:
     if not all(map(is_label_key, names)):
         return False
     return are_accepted_everywhere(text for _, text in conditions)
-
-
-def _decoded(text: bytes) -> AnyValidatingPolicy | None:
-    try:
-        found = decode_validating_policy(msgspec.json.decode(text))
-    except InputError as error:
-        _log.warning("policy left out of the webhooks: %s", error.message)
-        return None
-    return None if isinstance(found, CelPolicyException) else found

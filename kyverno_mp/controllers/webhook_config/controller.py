@@ -27,9 +27,10 @@ from typing import Final
 from kyverno_mp.controllers.health_lease import HealthLease
 from kyverno_mp.controllers.policy_status import PolicyName
 from kyverno_mp.controllers.webhook_config.cel import (
-    DecodedCelPolicies,
+    cel_mutating_webhooks,
     cel_webhooks,
 )
+from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
 from kyverno_mp.controllers.webhook_config.collect import KnownEntries
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.controllers.webhook_config.policies import (
@@ -47,7 +48,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.lease import Election
 from kyverno_mp.policy.cluster_policy import AnyPolicy
-from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+from kyverno_mp.policy.served_cel import AnyServedPolicy
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.queues.reconcile import Result
@@ -100,7 +101,7 @@ class Registered:
 
     policies: tuple[AnyPolicy, ...]
     term: int
-    cel: tuple[AnyValidatingPolicy, ...] = ()
+    cel: tuple[AnyServedPolicy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class WebhookController:
         self._policies = DecodedPolicies()
         self._entries = KnownEntries()
         self._cel_policies = DecodedCelPolicies()
-        self._cel: tuple[AnyValidatingPolicy, ...] = ()
+        self._cel: tuple[AnyServedPolicy, ...] = ()
         self._computed: tuple[_Basis, list[Json]] | None = None
         self._written_last: list[Json] = []
         """The API server's configurations after the last comparison."""
@@ -278,6 +279,7 @@ class WebhookController:
         if basis.answers:
             in_force = self._cel_policies.in_force(self._cel, basis.kept)
             found.validating["webhooks"] += cel_webhooks(in_force, options)
+            found.mutating["webhooks"] += cel_mutating_webhooks(in_force, options)
         return [found.validating, found.mutating, *self._inputs.static(options)]
 
     def _announce(self) -> None:

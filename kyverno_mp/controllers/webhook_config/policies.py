@@ -1,4 +1,4 @@
-"""Decode the policies that need webhooks, each text once.
+"""Decode the policies that need webhooks, each document once.
 
 Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies;
 policies_in_force. Next: webhook_config/controller.py.
@@ -15,7 +15,7 @@ from kyverno_mp.controllers.policy_status import PolicyName, name_of
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
 from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
+from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def policies_in_force(
     earlier = (
         _decoded(text.encode())
         for name, text in kept.items()
-        if name[0] not in VALIDATING_POLICY_KINDS
+        if name[0] not in SERVED_CEL_KINDS
     )
     return [*found, *(one for one in earlier if one is not None)]
 

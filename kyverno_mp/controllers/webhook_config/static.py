@@ -122,11 +122,16 @@ def _review_policies(options: WebhookOptions) -> Json:
     cel = [
         ("validatingpolicies", _SINCE_ALPHA),
         ("namespacedvalidatingpolicies", _SINCE_BETA),
+        # Since 1.19 (docs/behaviour/v1.19 5).
+        ("mutatingpolicies", _SINCE_ALPHA),
+        ("namespacedmutatingpolicies", _SINCE_BETA),
         ("imagevalidatingpolicies", _SINCE_ALPHA),
         ("namespacedimagevalidatingpolicies", _SINCE_BETA),
         ("generatingpolicies", _SINCE_ALPHA),
         ("namespacedgeneratingpolicies", _SINCE_BETA),
         ("deletingpolicies", _SINCE_ALPHA),
+        # KYVERNO: upstream registers no check of these.
+        ("namespaceddeletingpolicies", _SINCE_BETA),
     ]
     rules = [_rule(_POLICIES, versions, (name,)) for name, versions in cel]
     return {

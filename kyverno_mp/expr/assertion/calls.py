@@ -1,4 +1,4 @@
-"""Link function calls of assertion trees, with their checks and error texts.
+"""Link function calls of assertion trees, with their checks and error messages.
 
 Room: expr.assertion. Takes: a name and linked arguments. Gives: a closure.
 Next: dialect. May touch: nothing outside its arguments.

@@ -7,7 +7,7 @@ Source: docs/behaviour/engine 6.7; github.com/jmespath-community/go-jmespath,
 interpreter.go.
 
 Differences from Kyverno's dialect: a missing key is null, operators accept every Go
-number, texts can be sliced, and a multi-select also runs on null.
+number, strings can be sliced, and a multi-select also runs on null.
 """
 
 import math
@@ -279,7 +279,7 @@ def _link_slice(node: nodes.Slice) -> Closure:
     def cut(runtime: Runtime, current: Json) -> Json:
         if type(current) is str:
             runtime.charge_made(len(current), current)
-            # Upstream ignores the error of step 0 for a text.
+            # Upstream ignores the error of step 0 for a string.
             return None if part.step == 0 else current[part]
         if not isinstance(current, list):
             return None

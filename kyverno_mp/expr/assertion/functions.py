@@ -74,7 +74,7 @@ def _find_last(runtime: Runtime, *places: Json) -> Json:
 
 
 def _pad(runtime: Runtime, function: str, given: tuple[Json, ...]) -> str:
-    """Return the padding of a text; as in Go, widths are in bytes."""
+    """Return the padding of a string; as in Go, widths are in bytes."""
     text, width, char = (*given, " ")[:3]
     count = _integer(function, "width", width, positive=True)
     runtime.charge_made(4 * len(text), text)

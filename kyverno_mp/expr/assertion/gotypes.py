@@ -28,7 +28,7 @@ class GoString(str, GoValue):
         return str.__str__(self)
 
     def go_json(self, *, escape_html: bool) -> str:
-        """Return the quoted text."""
+        """Return the quoted string."""
         return json_string(str.__str__(self), escape_html=escape_html)
 
 

@@ -15,8 +15,8 @@ from kyverno_mp.values.jsonvalue import Json
 class Assertion(msgspec.Struct, frozen=True, array_like=True):
     """``validate.assert`` as in the policy.
 
-    ``tree`` is the document itself: only some keys and texts are expressions, and the
-    linker needs the original texts for the messages.
+    ``tree`` is the document itself: only some keys and strings are expressions, and the
+    linker needs the original strings for the messages.
     """
 
     tree: Json = None

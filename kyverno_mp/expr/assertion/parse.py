@@ -24,7 +24,7 @@ _ENGINE: Final = re2.compile(r"^\((?:(\w+):)?(.+)\)$")
 
 
 class AssertionExpression(NamedTuple):
-    """The parsed form of a key or a text of the tree.
+    """The parsed form of a key or a string of the tree.
 
     ``statement``: a member's name, or JMESPath if ``computed``. ``place``: the variable
     for the index or key; ``binding``: the variable for the result; "" means none.

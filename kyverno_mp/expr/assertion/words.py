@@ -1,6 +1,6 @@
 """Print values and field errors of assertions like upstream's Go code.
 
-Room: expr.assertion. Takes: values, paths. Gives: texts. Next: link.
+Room: expr.assertion. Takes: values, paths. Gives: messages. Next: link.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.7; apimachinery field.Error; kyverno-json
 expectValueMessage.
@@ -86,7 +86,7 @@ def quoted(text: str) -> str:
 
 
 def _charged(text: str, runtime: Runtime) -> str:
-    """Quote a text in portions, because each character may become ten."""
+    """Quote a string in portions, because each character may become ten."""
     runtime.charge_printed(len(text))
     runtime.charge_bytes(0 if text.isascii() and text.isprintable() else 12 * len(text))
     return quoted(text)

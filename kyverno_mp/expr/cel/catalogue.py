@@ -21,6 +21,7 @@ from kyverno_mp.expr.cel.functions import (
     generators,
     hashes,
     identities,
+    image_verification,
     images,
     lists,
     mathematics,
@@ -46,6 +47,8 @@ _NUMBERS = ("int", "uint", "double")
 _COMPARISONS = ("<", "<=", ">", ">=")
 _WITHOUT_USERS = ("GeneratingPolicy", "DeletingPolicy")
 _GENERATING = ("", "MutatingPolicy", "GeneratingPolicy")
+_WITHOUT_CERTIFICATES = ("ImageValidatingPolicy",)
+_VERIFYING = ("", "ImageValidatingPolicy")
 _LATER: Final = frozenset(
     {"format", "strings.quote", "slice", "flatten", "distinct", "reverse"}
     | {"lists.range", "sort"}
@@ -88,16 +91,19 @@ def extensions(*, namespaced: bool = False, kind: str = "") -> Iterator[Declarat
         hashes,
         documents,
         moments,
-        certificates,
         transforms,
         archives,
         services,
     ):
         yield from module.OVERLOADS
+    if kind not in _WITHOUT_CERTIFICATES:
+        yield from certificates.OVERLOADS
     if kind not in _WITHOUT_USERS:
         yield from identities.OVERLOADS
     if kind in _GENERATING:
         yield from generators.OVERLOADS
+    if kind in _VERIFYING:
+        yield from image_verification.OVERLOADS
     yield from resources.NAMESPACED if namespaced else resources.CLUSTER
 
 

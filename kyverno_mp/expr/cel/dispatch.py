@@ -16,6 +16,7 @@ from kyverno_mp.expr.cel.functions.authorization import (
 )
 from kyverno_mp.expr.cel.functions.documents import JsonTexts, YamlTexts
 from kyverno_mp.expr.cel.functions.formats import Format
+from kyverno_mp.expr.cel.functions.image_verification import VerifierContext
 from kyverno_mp.expr.cel.functions.images import ImageReference
 from kyverno_mp.expr.cel.functions.network import Cidr, Ip
 from kyverno_mp.expr.cel.functions.urls import Url
@@ -67,6 +68,7 @@ _CLASSES: Final[dict[str, type]] = {
     "http.Context": HttpContext,
     "kyverno.image": ImageReference,
     "imagedata.Context": ImageContext,
+    "imageverify.Context": VerifierContext,
     "json.Json": JsonTexts,
     "resource.Context": ResourceContext,
     "yaml.Yaml": YamlTexts,

@@ -56,7 +56,7 @@ _TOKEN_STEPS: Final = 5
 
 
 def syntax_error(message: str, text: str, at: int) -> ExpressionInvalid:
-    """Return the error of a text that does not parse, in cel-go's format."""
+    """Return the error of a string that does not parse, in cel-go's format."""
     return ExpressionInvalid("cel.syntax", located(message, text, at), Where())
 
 

@@ -1,6 +1,6 @@
 """Implement comparison and arithmetic of CEL values.
 
-Room: expr. Takes: a Meter and values. Gives: values; CelFailed with cel-go's texts.
+Room: expr. Takes: a Meter and values. Gives: values; CelFailed with cel-go's messages.
 Next: link.py, catalogue.py, functions/. May touch: nothing outside its arguments.
 Source: the CEL language definition; docs/behaviour/cel 12c.
 """
@@ -146,7 +146,7 @@ def is_among(meter: Meter, needle: Value, items: list[Value]) -> bool:
 
 
 def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
-    """Charge reading all of the texts several times."""
+    """Charge reading all of the strings several times."""
     if items and (items[0].__class__ is str or items[0].__class__ is bytes):
         meter.charge(len(items))
         size = 0
@@ -158,7 +158,7 @@ def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
 def compare(left: Value, right: Value, sign: str = "") -> int:
     """Compare two values: -1, 0 or 1; CelFailed if they have no order.
 
-    ``sign``: the operator, for the error text.
+    ``sign``: the operator, for the error message.
     """
     kind, other = left.__class__, right.__class__
     if kind in _NUMBERS and other in _NUMBERS:

@@ -169,7 +169,7 @@ def _operation(fields: dict[str, Value], spend: Spender) -> dict[str, Json]:
 
 
 def _of_protobuf(value: Json) -> Json:
-    """Return the value with large integers as texts, as a protobuf Value has them."""
+    """Return the value with large integers as strings, as a protobuf Value has them."""
     kind = type(value)
     if kind is int and abs(value) > _EXACT_MAX:
         return str(value)

@@ -1,6 +1,6 @@
-"""Compile CEL texts, and run the compiled expressions.
+"""Compile CEL source, and run the compiled expressions.
 
-Room: expr. Takes: texts and an Environment; later an Expression and values. Gives:
+Room: expr. Takes: source and an Environment; later an Expression and values. Gives:
 ``compile_expression``, ``link_expression``, Program. Next: compiler/cel.py,
 program/bodies/cel.py.
 May touch: nothing outside its arguments.

@@ -3,7 +3,7 @@
 Room: expr. Takes: a name and the values. Gives: CelFailed. Next: dispatch, operators.
 May touch: nothing outside its arguments.
 Source: cel-go 0.27: common/decls (MaybeNoSuchOverload), interpreter/interpretable.go,
-common/stdlib; each text as the real program prints it.
+common/stdlib; each message as the real program prints it.
 """
 
 from typing import Final

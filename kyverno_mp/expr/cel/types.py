@@ -58,6 +58,7 @@ _OPAQUE: Final = {
     "HttpContext": "http.Context",
     "Image": "kyverno.image",
     "ImageContext": "imagedata.Context",
+    "VerifierContext": "imageverify.Context",
     "Json": "json.Json",
     "ResourceContext": "resource.Context",
     "Yaml": "yaml.Yaml",

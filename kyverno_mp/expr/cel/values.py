@@ -228,13 +228,13 @@ class Meter:
 
 
 def text_bytes(count: int, *texts: str) -> int:
-    """Return the memory of ``count`` characters of these texts, by their widest one."""
+    """Return the memory of ``count`` characters as wide as the widest of these."""
     narrow = all(map(str.isascii, texts))
     return LIST_BYTES + (count if narrow else WIDE_BYTES * count)
 
 
 def shown(text: str) -> str:
-    """Return the quoted part of a text for an error."""
+    """Return the quoted part of a string for an error."""
     return quote_text(text[: _SHOWN_MAX if text.isascii() else _SHOWN_MAX // 8])
 
 

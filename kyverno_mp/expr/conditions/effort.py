@@ -3,8 +3,8 @@
 Room: expr. Takes: Runtime and both sides. Gives: nothing, or BudgetExceeded.
 Next: conditions/link. May touch: nothing outside its arguments.
 
-Each key may be compared with each value, texts with wildcards in both directions; a few
-sums give the worst-case cost.
+Each key may be compared with each value, strings with wildcards in both directions; a
+few sums give the worst-case cost.
 """
 
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ _SEARCH_FACTOR_MAX: Final = 100
 _STATES_PER_STEP: Final = 128
 _READ_PER_STEP: Final = 16
 _STEPS: Final = 4
-"""One comparison of short texts or numbers, including parsing them as quantities."""
+"""One comparison of short strings or numbers, including parsing them as quantities."""
 _QUESTION_STEPS: Final = 64
 
 
@@ -34,7 +34,7 @@ class Weight(NamedTuple):
     """The size of one side.
 
     ``texts``: their number, ``length``: their total length; ``wild`` and
-    ``wild_length``: the same for texts with a wildcard; ``questions``: the length of
+    ``wild_length``: the same for strings with a wildcard; ``questions``: the length of
     those with a question mark.
     """
 
@@ -84,7 +84,7 @@ def weight_of(value: Json, runtime: Runtime | None) -> Weight:
 
 def _text_weight(text: str) -> Weight:
     length = len(text)
-    # A text may contain a JSON list.
+    # A string may contain a JSON list.
     count = 1 + text.count(",") if text[:1] == "[" else 1
     if "*" not in text and "?" not in text:
         return Weight(count, length, 0, 0, 0)
@@ -131,7 +131,7 @@ def charge_comparison(runtime: Runtime, key: Json, value: Json) -> None:
 
 
 def all_short(items: list[Json]) -> bool:
-    """Return whether all items are short texts without a question mark."""
+    """Return whether all items are short strings without a question mark."""
     for item in items:
         if type(item) is not str or len(item) > TEXT_LIGHT_MAX or "?" in item:
             return False
@@ -141,21 +141,21 @@ def all_short(items: list[Json]) -> bool:
 def _charge(runtime: Runtime, key: Weight, value: Weight) -> None:
     pairs = key.texts * value.texts
     steps = _STEPS + pairs // _PAIRS_PER_STEP + (key.length + value.length) // 8
-    # A text may be parsed as a duration, a quantity or a version.
+    # A string may be parsed as a duration, a quantity or a version.
     for side in (key, value):
         steps += 2 * min(side.length, _NUMBER_CHARACTERS_MAX)
     if value.wild:
         steps += _searched(key, value)
     if key.wild:
         steps += _searched(value, key)
-    # The texts are copied into lists and sets.
+    # The strings are copied into lists and sets.
     runtime.charge_items(steps)
     if key.texts + value.texts > _FEW:
         runtime.charge_bytes(_TEXT_BYTES * (key.texts + value.texts))
 
 
 def _searched(texts: Weight, patterns: Weight) -> int:
-    """Return the steps for matching every text with every pattern."""
+    """Return the steps for matching every string with every pattern."""
     steps = _STEPS_PER_WILDCARD * texts.texts * patterns.wild
     steps += texts.length * (patterns.wild_length + patterns.wild) // _SEARCHED_PER_STEP
     if patterns.questions:

@@ -39,7 +39,7 @@ def not_equals(key: Json, value: Json) -> bool:
     """Return whether key NotEquals value; not always the negation of Equals."""
     kind = type(key)
     if kind is str:
-        # KYVERNO: a quantity is neither equal nor unequal to a text that is not a
+        # KYVERNO: a quantity is neither equal nor unequal to a string that is not a
         # quantity (docs/behaviour/engine 4.5).
         if (
             type(value) is str
@@ -83,7 +83,7 @@ def same_data(key: Json, value: Json) -> bool:
 
 
 def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
-    """Compile the test for a text that is not a duration, so none are compared."""
+    """Compile the test for a string that is not a duration, so none are compared."""
     general = not_equals if negated else equals
     quantity = parse_quantity(value)
     unlike_quantity = negated and not value

@@ -88,12 +88,12 @@ def scalar_text(key: Json) -> str | None:
 
 
 def texts_of(items: Sequence[Json]) -> list[str]:
-    """Return the texts of list elements in the format of fmt.Sprint."""
+    """Return the list elements in the format of fmt.Sprint."""
     return [item if type(item) is str else sprint(item) for item in items]
 
 
 def json_strings(text: str) -> list[str] | None:
-    """Decode a text like ``json.Unmarshal`` into a list of strings; None on failure."""
+    """Decode JSON like ``json.Unmarshal`` into a list of strings; None on failure."""
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, ValueError, RecursionError):

@@ -1,6 +1,6 @@
 """Parse numbers and durations of conditions like Go's strconv and time.
 
-Room: expr. Takes: texts and numbers. Gives: floats, ints, seconds, nanoseconds.
+Room: expr. Takes: strings and numbers. Gives: floats, ints, seconds, nanoseconds.
 Next: conditions/equality, conditions/ordering.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.3, 4.9.
 """
@@ -12,7 +12,7 @@ from typing import Final
 from kyverno_mp.values.duration import float_to_int64, parse_duration, wrap_int64
 from kyverno_mp.values.jsonvalue import Json
 
-# PERF: possessive quantifiers keep these linear on long texts that do not match.
+# PERF: possessive quantifiers keep these linear on long strings that do not match.
 _DECIMAL: Final = re.compile(
     r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?\Z"
 )

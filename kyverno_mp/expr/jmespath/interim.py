@@ -141,7 +141,7 @@ def _spend(runtime: Runtime, steps: int) -> None:
 def floats(runtime: Runtime, value: Json) -> Json:
     """Convert ints to floats; return the value itself if it has none.
 
-    PERF: the walk copies nothing until the first int, because most results are texts.
+    PERF: the walk copies nothing until the first int, because most results are strings.
     """
     kind = type(value)
     if kind is int:

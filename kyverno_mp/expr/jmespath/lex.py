@@ -1,4 +1,4 @@
-"""Split JMESPath text into tokens, with the Go lexer's names and error texts.
+"""Split JMESPath text into tokens, with the Go lexer's names and error messages.
 
 Room: expr. Takes: expression text. Gives: tuples (kind, value, position).
 Next: parse.py.
@@ -62,7 +62,7 @@ _COMMUNITY: Final = _BASIC | {
     "$": "tRoot",
 }
 # PERF: these patterns are fixed and linear, so the standard engine is safe; re2 would
-# encode the whole text again for every token.
+# encode the whole string again for every token.
 _SPACE: Final = re.compile("[ \t\n\r]*")
 _WORD: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER: Final = re.compile("-?[0-9]*")

@@ -3,8 +3,8 @@
 Room: expr. Takes: expression text. Gives: nodes.Node. Next: link.py, compiler.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1; a Pratt parser with the binding powers, the
-look-aheads and the error texts of the Go parsers, whose accidents users' policies may
-rest on.
+look-aheads and the error messages of the Go parsers, whose accidents users' policies
+may rest on.
 
 Over 400 lines: one grammar, a method for each of its rules, on one list of tokens.
 """

@@ -13,14 +13,14 @@ from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
 
 _REMEMBERED_TEXT_MAX: Final = 2048
-"""Longer texts are parsed each time, so that the cache stays below a few tens of
+"""Longer strings are parsed each time, so that the cache stays below a few tens of
 MiB."""
 
 
 def search(text: str) -> Query:
     """Return the query of Kyverno's dialect for ``text``.
 
-    Raises: ExpressionInvalid; invalid texts are not cached.
+    Raises: ExpressionInvalid; invalid strings are not cached.
     """
     if len(text) > _REMEMBERED_TEXT_MAX:
         return link(parse(text))

@@ -1,6 +1,6 @@
-"""Generate a random text that matches a regular expression.
+"""Generate a random string that matches a regular expression.
 
-Room: expr. Takes: a pattern that RE2 accepts. Gives: a random text that it matches.
+Room: expr. Takes: a pattern that RE2 accepts. Gives: a random string that it matches.
 Next: functions/randomness.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (random); the generator upstream uses repeats an open

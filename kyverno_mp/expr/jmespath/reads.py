@@ -4,7 +4,7 @@ Room: expr.jmespath. Takes: nodes.Node and the places of its input. Gives: marks
 Reads, and the Found places whose values the result may contain. Next:
 program/rule_reads.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 9.1; held by tests/fuzz/test_reads_fuzz.py.
+Source: docs/behaviour/engine 9.1; checked by tests/fuzz/test_reads_fuzz.py.
 
 The analysis follows places, not values: a name leads to a place below, a list to the
 place of all its elements. Nodes that decide or compute (a comparison, ``||``, a
@@ -21,8 +21,8 @@ from kyverno_mp.expr.reads import Found, ReadsUnknown, both
 _PURE: Final = frozenset(
     {"contains", "ends_with", "length", "max", "min", "not_null", "starts_with", "type"}
 )
-"""Functions whose result depends only on their arguments, and that do not build texts,
-which could contain a variable."""
+"""Functions whose result depends only on their arguments, and that do not build
+strings, which could contain a variable."""
 
 
 def follow(node: Node, given: Found) -> Found:

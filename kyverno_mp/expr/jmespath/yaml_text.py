@@ -72,7 +72,7 @@ def decode_yaml(text: str, charge: Callable[[int], None]) -> Json:
 
 
 def _check_depth(text: str, charge: Callable[[int], None]) -> None:
-    """Reject a text that is nested too deeply.
+    """Reject a string that is nested too deeply.
 
     SAFETY: libyaml's composer recurses on the C stack, and an overflow kills the
     process; its event parser does not recurse.

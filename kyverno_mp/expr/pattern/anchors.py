@@ -1,6 +1,6 @@
 """Parse anchors in keys, and order the keys of a map.
 
-Room: expr.pattern. Takes: key texts and PatternEntry records. Gives: (kind, key), and
+Room: expr.pattern. Takes: key strings and PatternEntry records. Gives: (kind, key), and
 the two phases of a MapPattern. Next: parse, labels.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5, 5.6.

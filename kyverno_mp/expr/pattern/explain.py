@@ -1,4 +1,4 @@
-"""Evaluate a pattern on a resource like Kyverno, with path and error text.
+"""Evaluate a pattern on a resource like Kyverno, with path and error message.
 
 Room: expr.pattern. Takes: Pattern and a resource. Gives: PatternVerdict. Slower than
 fast.py, but with the same result. Next: program/bodies/pattern.
@@ -49,7 +49,7 @@ class PatternVerdict(NamedTuple):
     """The result of one pattern (docs/behaviour/engine 5.7).
 
     ``status``: pass, skip, fail or error; ``path``: "" except for fail; ``text``: the
-    raw error text, "" for pass.
+    raw error message, "" for pass.
     """
 
     status: str

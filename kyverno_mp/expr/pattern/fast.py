@@ -1,7 +1,7 @@
 """Compile a pattern to closures that only return whether a resource passes.
 
 Room: expr.pattern. Takes: Node records. Gives: ``check(value) -> bool`` without paths
-and texts. Where anchors can skip, closures return codes internally. Next: link.
+and strings. Where anchors can skip, closures return codes internally. Next: link.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5, 5.6; equal to explain.py by
 tests/fuzz/test_pattern_fuzz.py.

@@ -6,7 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.5-5.8.
 
 PERF: denials wait for it. It costs half as much as the general walk, because kinds,
-path suffixes and texts are determined at link time.
+path suffixes and messages are determined at link time.
 """
 
 from collections.abc import Callable

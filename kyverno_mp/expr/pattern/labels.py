@@ -44,7 +44,7 @@ def needs_expansion(block: MapPattern) -> bool:
 
 
 def is_text(entry: PatternEntry) -> bool:
-    """Return whether the pattern value is a text; upstream drops all other values."""
+    """Return whether the pattern value is a string; upstream drops all other values."""
     return type(entry.value) is Leaf and type(entry.value.value) is str
 
 

@@ -97,7 +97,7 @@ def leaf_terms(pattern: str) -> int:
 
 
 def leaf_check(leaf: Leaf) -> Check:
-    """Return the test of a leaf for immediate use; tests of texts are cached."""
+    """Return the test of a leaf for immediate use; tests of strings are cached."""
     return _text_check(leaf.value) if type(leaf.value) is str else compile_leaf(leaf)
 
 
@@ -247,7 +247,7 @@ def _text_test(
 
 
 def _name(term: Term) -> str | None:
-    """Return the text of a comparison that can only compare texts."""
+    """Return the text of a comparison that can only compare strings."""
     if isinstance(term, Range) or term.operator or term.quantity:
         return None
     return term.text if term.duration is None else None

@@ -1,7 +1,7 @@
 """Link a parsed pattern into a program.
 
 Room: expr.pattern. Takes: Pattern. Gives: PatternProgram with ``passes`` (fast, without
-texts) and ``evaluate`` (path and text). Next: program/bodies/pattern.
+strings) and ``evaluate`` (path and text). Next: program/bodies/pattern.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5.7.
 """
@@ -48,7 +48,7 @@ class PatternProgram:
     def evaluate(
         self, resource: Json, runtime: Runtime | None = None
     ) -> PatternVerdict:
-        """Evaluate with path and raw error text (docs/behaviour/engine 5.7).
+        """Evaluate with path and raw error message (docs/behaviour/engine 5.7).
 
         ``runtime``: set if the resource may be large; it is charged with each value.
         Raises: ExpressionFailed (pattern.resource_depth) if a value that must be

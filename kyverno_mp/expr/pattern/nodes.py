@@ -43,7 +43,7 @@ Term: TypeAlias = Atom | Range
 
 
 class Leaf(msgspec.Struct, frozen=True, array_like=True, tag="leaf"):
-    """A scalar; a text is split into alternatives (``|``) of terms (``&``)."""
+    """A scalar; a string is split into alternatives (``|``) of terms (``&``)."""
 
     value: bool | int | float | str | None
     alternatives: tuple[tuple[Term, ...], ...] = ()

@@ -3,7 +3,7 @@
 Room: expr.pattern. Takes: Node, and the place of the value that it evaluates. Gives:
 marks on Reads. Next: program/rule_reads.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 5.5, 5.6; held by tests/fuzz/test_reads_fuzz.py.
+Source: docs/behaviour/engine 5.5, 5.6; checked by tests/fuzz/test_reads_fuzz.py.
 """
 
 from kyverno_mp.expr.pattern.nodes import (
@@ -17,7 +17,7 @@ from kyverno_mp.expr.reads import Reads
 
 
 def mark_pattern(node: Node, place: Reads) -> None:
-    """Mark everything that evaluating ``node`` may read, including for its texts."""
+    """Mark everything that evaluating ``node`` may read, including for its messages."""
     if type(node) is Leaf:
         # Its text prints the value.
         place.whole = True

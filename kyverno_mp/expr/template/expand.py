@@ -76,7 +76,7 @@ def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
 
 
 def _find(runtime: Runtime, text: str) -> list[FoundVariable]:
-    """Find variables, and charge the search in a long text."""
+    """Find variables, and charge the search in a long string."""
     if len(text) > TEXT_LIGHT_MAX:
         runtime.charge(len(text) // CHARACTERS_PER_STEP)
         if OPENING in text:

@@ -122,7 +122,7 @@ def _link_mixed(template: Mixed) -> Resolve:
 
 
 def charge_joining(spend: Spender, parts: list[str]) -> None:
-    """Charge a text before it is joined from its parts."""
+    """Charge a string before it is joined from its parts."""
     length = sum(map(len, parts))
     if length > TEXT_LIGHT_MAX:
         spend.charge(len(parts) + length // CHARACTERS_PER_STEP)

@@ -1,4 +1,4 @@
-"""Find ``{{ }}`` in a text like Kyverno's regular expressions.
+"""Find ``{{ }}`` in a string like Kyverno's regular expressions.
 
 Room: expr. Takes: text. Gives: FoundVariables and their queries. Next: document,
 expand.
@@ -18,7 +18,7 @@ ESCAPED: Final = "\\{{"
 
 
 class FoundVariable(NamedTuple):
-    """One variable in a text, at ``text[start:end]`` including the braces.
+    """One variable in a string, at ``text[start:end]`` including the braces.
 
     ``prefix`` is the preceding character, "" at the start of the text. It belongs to
     the match, so only one of two adjacent variables is found per scan.

@@ -47,6 +47,8 @@ class Material(NamedTuple):
     logs: Mapping[bytes, tuple[LogKey, Period]]
     authorities: tuple[CertificateAuthority, ...]
     stamping: tuple[tuple[Authority, Period], ...]
+    ctlogs: Mapping[bytes, LogKey] = {}
+    """Certificate logs; a key that is no longer used still verifies."""
 
 
 def parse_material(data: bytes) -> Material:
@@ -55,20 +57,26 @@ def parse_material(data: bytes) -> Material:
         raw = json_value(data)
         if type(raw) is not dict:
             raise Unproved("it is not a JSON object")
-        logs = {}
-        for one in _objects(raw, "tlogs"):
-            key = _object(one, "publicKey")
-            name = base64_bytes(_object(one, "logId").get("keyId"))
-            der = base64_bytes(key.get("rawBytes"))
-            if name and der:
-                logs[name] = load_log_key(der), _period(key)
+        logs = dict(_logs(raw, "tlogs"))
         return Material(
             logs,
             tuple(_authority(one) for one in _objects(raw, "certificateAuthorities")),
             tuple(_stamping(one) for one in _objects(raw, "timestampAuthorities")),
+            {name: key for name, (key, _) in _logs(raw, "ctlogs")},
         )
     except (ValueError, TypeError) as error:
         raise Unproved(f"error creating trusted root: {error}") from None
+
+
+def _logs(
+    raw: Mapping[str, Json], field: str
+) -> Iterator[tuple[bytes, tuple[LogKey, Period]]]:
+    for one in _objects(raw, field):
+        key = _object(one, "publicKey")
+        name = base64_bytes(_object(one, "logId").get("keyId"))
+        der = base64_bytes(key.get("rawBytes"))
+        if name and der:
+            yield name, (load_log_key(der), _period(key))
 
 
 def _authority(one: Mapping[str, Json]) -> CertificateAuthority:

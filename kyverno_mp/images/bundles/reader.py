@@ -1,7 +1,7 @@
 """Find an image's Sigstore bundles, and verify them.
 
 Room: images. Takes: a registry's Artifacts, an image, Demands, the trust root. Gives:
-statements, or errors with upstream's texts. Next: images/bundles/verify.py.
+statements, or errors with upstream's messages. Next: images/bundles/verify.py.
 May touch: the network through images/artifacts.py and the trust root.
 Source: docs/behaviour/images 5.
 """

@@ -9,7 +9,7 @@ All that is checked of a certificate is checked at each time that is proved: by 
 that was verified, or by a timestamp authority.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from kyverno_mp.images.certificates import (
     public_key_of,
 )
 from kyverno_mp.images.chains import verified_chain
+from kyverno_mp.images.ctlog import check_scts
 from kyverno_mp.images.documents import base64_bytes, json_value
 from kyverno_mp.images.identity import searches
 from kyverno_mp.images.keys import Unproved
@@ -47,11 +48,17 @@ _SIGNATURE: Final = "\u2014 "
 
 
 class Demands(NamedTuple):
-    """What a policy demands; ``image``: the digest, ``sha256:`` and hexadecimal."""
+    """What a policy demands; ``image``: the digest, ``sha256:`` and hexadecimal.
+
+    ``now``: a time that counts as proved; ``needs_scts``: a certificate log of the
+    trusted root must know the certificate.
+    """
 
     image: str
     identity: Identity
     needs_log: bool = True
+    now: datetime | None = None
+    needs_scts: bool = False
 
 
 def check_bundle(bundle: Bundle, material: Material, demands: Demands) -> None:
@@ -63,10 +70,14 @@ def check_bundle(bundle: Bundle, material: Material, demands: Demands) -> None:
     if demands.needs_log:
         times += _logged(bundle, certificate, material)
     times += _stamped(bundle, material)
+    if demands.now is not None:
+        times.append(demands.now)
     if not times:
         raise Unproved("threshold not met for verified signed timestamps: 0 < 1")
     for at in times:
-        _check_chain(certificate, material, at)
+        chain = trusted_chain(certificate, material, at)
+    if demands.needs_scts:
+        check_scts(certificate, chain[1] if chain[1:] else None, material.ctlogs)
     _check_signature(bundle, certificate)
     _check_content(bundle, demands.image)
     _check_identity(certificate, demands.identity)
@@ -184,19 +195,20 @@ def _stamped(bundle: Bundle, material: Material) -> list[datetime]:
     return times
 
 
-def _check_chain(
+def trusted_chain(
     certificate: x509.Certificate, material: Material, at: datetime
-) -> None:
+) -> Sequence[x509.Certificate]:
+    """Return the chain below an authority of the trusted root. Raises: Unproved."""
     reason = "no certificate authority of the trust root"
     for authority in material.authorities:
         if not authority.period.has(at):
             continue
         try:
-            verified_chain(certificate, authority.roots, authority.intermediates, at)
+            return verified_chain(
+                certificate, authority.roots, authority.intermediates, at
+            )
         except Unproved as error:
             reason = str(error)
-        else:
-            return
     raise Unproved(f"failed to verify leaf certificate: {reason}")
 
 

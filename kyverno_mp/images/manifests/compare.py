@@ -54,7 +54,7 @@ def differences(signed: Json, given: Json, ignored: Sequence[str]) -> list[Diffe
 
 
 def shown(found: Sequence[Difference]) -> str:
-    """Return the differences as a text for messages."""
+    """Return the differences as a string for messages."""
     items = [
         {"key": one.key, "values": {"after": one.after, "before": one.before}}
         for one in found
@@ -86,7 +86,7 @@ def _begins(key: str, pattern: str) -> bool:
 
 
 def _fields(document: Json) -> dict[_Path, Json]:
-    """Return all values by path; null is the same as absent, empty text too."""
+    """Return all values by path; null and empty strings count as absent."""
     fields: dict[_Path, Json] = {}
     stack: list[tuple[_Path, Json]] = [((), document)]
     while stack:

@@ -76,7 +76,7 @@ def verified_signer(
 def _authorities(
     text: str, trust: TrustRoot, deadline_ns: int
 ) -> tuple[Sequence[x509.Certificate], Sequence[x509.Certificate]]:
-    """Return the policy's roots, or those of the trust root; and what is below."""
+    """Return the policy's roots or those of the trust root, and the intermediates."""
     data = trust.target("trusted_root.json", deadline_ns)
     known = parse_material(data).authorities
     others = [one for authority in known for one in authority.intermediates]

@@ -10,6 +10,7 @@ some of its decoders build large objects from small inputs.
 
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from kyverno_mp.images.notation.records import (
     EXPIRY,
     SCHEME,
     SIGNING_TIME,
+    TIMESTAMP,
     X509,
     Refused,
     Signed,
@@ -82,7 +84,10 @@ def opened(blob: bytes) -> Signed:
     data = cbor2.dumps(["Signature1", protected, b"", payload])
     if not signature or not is_signed(algorithm, chain[0], signature, data):
         raise Refused("signature is invalid. Error: verification error")
-    return _signed(headers, payload, algorithm, chain)
+    given = header.get(TIMESTAMP)
+    stamp = given if type(given) is bytes else b""
+    found = _signed(headers, payload, algorithm, chain)
+    return replace(found, signature=signature, timestamp=stamp)
 
 
 class _Tags(dict[int, Callable[[Any, bool], Any]]):
@@ -107,7 +112,7 @@ def _decoded(data: bytes) -> Any:
         value = cbor2.CBORDecoder(
             stream,
             semantic_decoders=_TAGS,
-            # Else it reads ahead, and what follows the item is not seen.
+            # Otherwise it reads ahead, and trailing bytes go unnoticed.
             read_size=1,
             max_depth=_DEPTH_MAX,
             allow_indefinite=False,

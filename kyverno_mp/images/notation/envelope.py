@@ -16,6 +16,7 @@ from typing import Final
 
 from cryptography import x509
 
+from kyverno_mp.images.keys import Unproved
 from kyverno_mp.images.notation import cose, jws
 from kyverno_mp.images.notation.chain import (
     algorithm_of,
@@ -24,6 +25,7 @@ from kyverno_mp.images.notation.chain import (
     names_revocation,
 )
 from kyverno_mp.images.notation.records import NUMBERS, X509, Refused, Signed, Target
+from kyverno_mp.images.timestamps import verified_token
 from kyverno_mp.limits import IMAGE_ENVELOPE_BYTES_MAX
 from kyverno_mp.values.gojson import JsonInvalid, decode_json
 from kyverno_mp.values.gotext import json_string
@@ -39,17 +41,21 @@ def check_envelope(
     trusted: Sequence[x509.Certificate],
     target: Target,
     now: datetime,
+    stamping: Sequence[x509.Certificate] = (),
 ) -> datetime:
     """Check that a trusted chain signed the target; return until when that holds.
 
-    Raises: Refused.
+    ``stamping``: time authorities; if there are any, the time that they prove takes the
+    place of ``now``, except for the expiry. Raises: Refused.
     """
     if len(blob) > IMAGE_ENVELOPE_BYTES_MAX:
         raise Refused(f"the envelope has more than {IMAGE_ENVELOPE_BYTES_MAX} bytes")
     signed = _opened(media_type, blob)
     _check_integrity(signed)
     _check_authenticity(signed, trusted)
-    _check_times(signed, now)
+    _check_expiry(signed, now)
+    at = _stamped(signed, stamping) if stamping else now
+    _check_times(signed, at)
     _check_target(signed.payload, target)
     ends = [one.not_valid_after_utc for one in signed.chain]
     return min(ends if signed.expiry is None else [*ends, signed.expiry])
@@ -104,10 +110,25 @@ def _check_authenticity(signed: Signed, trusted: Sequence[x509.Certificate]) -> 
         )
 
 
-def _check_times(signed: Signed, now: datetime) -> None:
+def _check_expiry(signed: Signed, now: datetime) -> None:
     if signed.expiry is not None and now >= signed.expiry:
         shown = signed.expiry.strftime(_RFC1123)
         raise Refused(f'digital signature has expired on "{shown}"')
+
+
+def _stamped(signed: Signed, stamping: Sequence[x509.Certificate]) -> datetime:
+    """Return the time at which an authority has seen the signature. Raises: Refused."""
+    if not signed.timestamp:
+        text = "no timestamp countersignature was found in the signature envelope"
+        raise Refused(text)
+    try:
+        return verified_token(signed.timestamp, signed.signature, stamping)
+    except Unproved as error:
+        text = f"failed to verify the timestamp countersignature with error: {error}"
+        raise Refused(text) from None
+
+
+def _check_times(signed: Signed, now: datetime) -> None:
     for one in signed.chain:
         name = distinguished_name(one.subject)
         if now < one.not_valid_before_utc:
@@ -124,7 +145,7 @@ def _check_times(signed: Signed, now: datetime) -> None:
             )
     for one in signed.chain[:-1]:
         if names_revocation(one):
-            # SAFETY: revocation is not looked up here, so nobody can tell.
+            # SAFETY: revocation is not looked up here, so its state is unknown.
             name = distinguished_name(one.subject)
             raise Refused(
                 f"signing certificate with subject {name} revocation status is unknown"

@@ -9,11 +9,13 @@ import base64
 import binascii
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
 from cryptography.x509 import Certificate
 
+from kyverno_mp.images.documents import base64_bytes
 from kyverno_mp.images.notation.chain import load_chain
 from kyverno_mp.images.notation.records import (
     AUTHENTIC_TIME,
@@ -21,6 +23,7 @@ from kyverno_mp.images.notation.records import (
     EXPIRY,
     SCHEME,
     SIGNING_TIME,
+    TIMESTAMP,
     X509,
     Refused,
     Signed,
@@ -61,7 +64,9 @@ def opened(blob: bytes) -> Signed:
         raise Refused(
             f"signature is invalid. Error: crypto/{library}: verification error"
         )
-    return _signed(headers, payload, algorithm, chain)
+    stamp = base64_bytes(fields.get(TIMESTAMP)) or b""
+    found = _signed(headers, payload, algorithm, chain)
+    return replace(found, signature=signature, timestamp=stamp)
 
 
 def _envelope(blob: bytes) -> dict[str, Json]:

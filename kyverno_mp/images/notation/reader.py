@@ -1,7 +1,7 @@
 """Find an image's Notation signatures and attestations, and verify them.
 
 Room: images. Takes: a registry's Artifacts, references, trusted certificates. Gives:
-digests and statements, or errors with upstream's texts. Next:
+digests and statements, or errors with upstream's messages. Next:
 images/notation/envelope.py.
 May touch: the network through images/artifacts.py.
 Source: docs/behaviour/images 4 (1, 2, 6, 7).
@@ -47,7 +47,8 @@ def load_trusted(certificate: str, chain: str) -> list[x509.Certificate]:
 class NotaryReader:
     """What verification needs beside the image.
 
-    ``hold`` gets the time until which a verified signature is valid.
+    ``hold`` gets the time until which a verified signature is valid; ``stamping``: the
+    time authorities, one of which must have stamped it if there are any.
     """
 
     artifacts: Artifacts
@@ -55,6 +56,7 @@ class NotaryReader:
     now: datetime
     deadline_ns: int
     hold: Callable[[datetime], None] = lambda _at: None
+    stamping: Sequence[x509.Certificate] = ()
 
     def verify(self, place: Reference, image: Descriptor) -> None:
         """Require a good signature of the image. Raises: ExpressionFailed."""
@@ -69,7 +71,9 @@ class NotaryReader:
         for digest in found[:IMAGE_NOTARY_SIGNATURES_MAX]:
             media_type, blob = self._envelope(place, digest, name)
             try:
-                end = check_envelope(media_type, blob, self.trusted, target, self.now)
+                end = check_envelope(
+                    media_type, blob, self.trusted, target, self.now, self.stamping
+                )
             except Refused as error:
                 text = f"failed to verify signature with digest {digest}, {error}"
                 reasons.append(text)
@@ -133,7 +137,7 @@ class NotaryReader:
         referrer = self.artifacts.document(place, digest, self.deadline_ns)
         self.verify(place, referrer)
         manifest = json_object(referrer.body, digest)
-        _check_about(manifest, image.digest, wanted)
+        check_about(manifest, image.digest, wanted)
         layers = manifest.get("layers")
         if type(layers) is not list or not layers:
             raise failed(f"no predicate found: {digest}")
@@ -156,7 +160,7 @@ class NotaryReader:
         return shown
 
 
-def _check_about(manifest: Mapping[str, Json], digest: str, wanted: str) -> None:
+def check_about(manifest: Mapping[str, Json], digest: str, wanted: str) -> None:
     """Require that the signed manifest itself says what it is, and about what.
 
     SAFETY: the list of referrers is not signed, so upstream accepts an attestation

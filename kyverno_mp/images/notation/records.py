@@ -21,6 +21,7 @@ AUTHORITY: Final = "notary.x509.signingAuthority"
 SCHEME: Final = "io.cncf.notary.signingScheme"
 EXPIRY: Final = "io.cncf.notary.expiry"
 SIGNING_TIME: Final = "io.cncf.notary.signingTime"
+TIMESTAMP: Final = "io.cncf.notary.timestampSignature"
 AUTHENTIC_TIME: Final = "io.cncf.notary.authenticSigningTime"
 NUMBERS: Final = {
     name: number
@@ -63,6 +64,9 @@ class Signed:
     expiry: datetime | None = None
     critical: dict[str, object] = field(default_factory=dict)
     """Extended attributes that are marked critical."""
+    signature: bytes = b""
+    timestamp: bytes = b""
+    """A token of RFC 3161 over the signature, which nobody has signed."""
 
 
 def is_signed(

@@ -69,7 +69,7 @@ class EventRecorder:
         self._admission.stop()
 
     def facts(self) -> Mapping[str, int]:
-        """Return the facts of the leader's page about events."""
+        """Return the event counters for the leader's metric page."""
         return {
             "events_queue_depth": self.events.queued_count,
             "events_queue_dropped": self.events.dropped,

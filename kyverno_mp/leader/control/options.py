@@ -55,7 +55,15 @@ def webhook_options(
 
 
 _SERVED: Final = frozenset(
-    {"validatingpolicies", "namespacedvalidatingpolicies", "policyexceptions"}
+    {
+        "validatingpolicies",
+        "namespacedvalidatingpolicies",
+        "mutatingpolicies",
+        "namespacedmutatingpolicies",
+        "generatingpolicies",
+        "namespacedgeneratingpolicies",
+        "policyexceptions",
+    }
 )
 
 

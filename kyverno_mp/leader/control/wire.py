@@ -146,7 +146,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     if not shared.replica.settings.runs_webhook:
         return [crds]
     policies = followed.policies
-    for informer in (*policies.informers[:2], *policies.cel_informers[:2]):
+    for informer in policies.policy_informers:
         informer.on_change(adds(keys.CHANGED_POLICIES))
     for exceptions in (*policies.informers[2:], *policies.cel_informers[2:]):
         exceptions.on_change(adds(keys.GENERATED))

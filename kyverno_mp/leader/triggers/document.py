@@ -28,7 +28,10 @@ CHANGED: Final = "kyverno-mp.io/changed-object"
 identity, its ``role``, the ``operation`` and the ``version`` that it had before."""
 LOST_SINCE: Final = "kyverno-mp.io/lost-since"
 """Annotation: since when triggers of the policy are lost, in nanoseconds."""
+UNCHECKED: Final = "kyverno-mp.io/unchecked"
+"""Annotation: the conditions of a policy without rules were not evaluated."""
 _MUTATE: Final = "mutate"
+_CEL_MUTATE: Final = "cel-mutate"
 _GENERATE_POLICY: Final = "generate.kyverno.io/policy-name"
 _MUTATE_LABEL: Final = "mutate.updaterequest.kyverno.io/"
 _LABEL_MAX: Final = 63
@@ -43,6 +46,8 @@ def name_of(record: TriggerRecord, wanted: Wanted) -> str:
     parts = [wanted.type, wanted.policy, *wanted.rules, str(wanted.deletes)]
     parts += [record.role, record.operation, trigger.api_version, trigger.kind]
     parts += [trigger.namespace, who]
+    if wanted.unchecked:
+        parts.append(UNCHECKED)
     if record.changed is not None:
         changed = record.changed
         parts += [changed.kind, changed.namespace, changed.name]
@@ -58,6 +63,8 @@ def document_of(record: TriggerRecord, wanted: Wanted, namespace: str) -> Json:
     if record.changed is not None:
         annotations.pop(SEEN_VERSION, None)
         annotations[CHANGED] = msgspec.json.encode(_changed(record)).decode()
+    if wanted.unchecked:
+        annotations[UNCHECKED] = "true"
     if record.role == LOST_ROLE:
         annotations[LOST_SINCE] = str(record.at_ns)
     return {
@@ -85,6 +92,9 @@ def _changed(record: TriggerRecord) -> Json:
 
 
 def _labels(record: TriggerRecord, wanted: Wanted) -> dict[str, str]:
+    if wanted.type == _CEL_MUTATE:
+        # KYVERNO: those of admission have none.
+        return {}
     _, _, policy = wanted.policy.rpartition("/")
     if wanted.type != _MUTATE:
         return {_GENERATE_POLICY: _cut(policy)}
@@ -111,9 +121,10 @@ def _spec(record: TriggerRecord, wanted: Wanted) -> Json:
         "policy": wanted.policy,
         "context": _context(record, wanted),
     }
-    if wanted.type == _MUTATE:
+    if wanted.type in (_MUTATE, _CEL_MUTATE):
         # K8S: the schema demands both of these fields.
-        own = {"rule": wanted.rules[0], "resource": trigger, "deleteDownstream": False}
+        rule = "".join(wanted.rules[:1])
+        own = {"rule": rule, "resource": trigger, "deleteDownstream": False}
         return {**spec, **own}
     rules = [
         {

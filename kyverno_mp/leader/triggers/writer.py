@@ -204,7 +204,7 @@ class TriggerWriter:
                 error.code,
             )
             if decoded.role != LOST_ROLE:
-                lost = lost_record(wanted.policy, decoded.at_ns)
+                lost = lost_record(wanted.policy, decoded.at_ns, wanted.type)
                 self._store(lost, lost.wanted[0])
 
     def _put(self, document: Json) -> None:

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.policy.cel_policies import DeletingPolicy
 from kyverno_mp.policy.checks.exception import check_no_user_info
 from kyverno_mp.policy.checks.rule import check_block
 from kyverno_mp.policy.checks.spec import NAME_BYTES_MAX
@@ -124,7 +125,7 @@ def _namespaces_of(
 
 
 def run_warnings(
-    document: CleanupPolicy | ClusterCleanupPolicy,
+    document: CleanupPolicy | ClusterCleanupPolicy | DeletingPolicy,
 ) -> Iterator[str]:
     """Return why a policy that is accepted will not run; its status says it, too."""
     from kyverno_mp.values.cron import parse_schedule

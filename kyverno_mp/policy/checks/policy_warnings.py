@@ -1,6 +1,6 @@
 """Collect upstream's warnings for a new policy.
 
-Room: policy. Takes: Subject. Gives: warning texts in upstream's order. Next:
+Room: policy. Takes: Subject. Gives: warning messages in upstream's order. Next:
 policy/check.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 10.1 and the last paragraph of 10.6.
 """

@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.7; docs/behaviour/v1.19 4 (fields of
-exceptions); k8s.io/api admissionregistration/v1.
+exceptions, skipBackgroundRequests); k8s.io/api admissionregistration/v1.
 """
 
 from typing import Final
@@ -151,7 +151,13 @@ MUTATING_POLICY: Final = cel_policy(
                 record({**_CONSTRAINTS, "expression": TEXT})
             ),
             "reinvocationPolicy": TEXT,
-            "evaluation": record({**EVALUATION, "mutateExisting": _switch(on=False)}),
+            "evaluation": record(
+                {
+                    **EVALUATION,
+                    "mutateExisting": _switch(on=False),
+                    "skipBackgroundRequests": default(True, BOOLEAN),
+                }
+            ),
             "autogen": record({**POD_CONTROLLERS, "mutatingAdmissionPolicy": _OPT_IN}),
         }
     ),

@@ -97,7 +97,7 @@ class _Derivation:
         derived = _in_written_order(record, one.name, self._schema(one.type))
         schema = {**derived, **extras.FIELDS.get((record, name), {})}
         is_stored = name not in extras.NOT_STORED.get(record, frozenset())
-        # An empty text, false and zero are Go's zero values: extras names those
+        # An empty string, false and zero are Go's zero values: extras names those
         # defaults.
         if is_stored and type(one.default) in (str, bool, int) and one.default:
             schema["default"] = one.default

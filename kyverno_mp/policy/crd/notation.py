@@ -63,7 +63,7 @@ def named(item: Schema) -> Schema:
 
 
 def choice(*values: str) -> Schema:
-    """Return the schema of an enum of texts."""
+    """Return the schema of an enum of strings."""
     return {"type": "string", "enum": list(values)}
 
 

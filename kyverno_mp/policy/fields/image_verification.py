@@ -50,7 +50,7 @@ class StaticKeyAttestor(Fields, frozen=True):
 
 
 class CertificateAttestor(Fields, frozen=True):
-    """``certificates``: PEM texts."""
+    """``certificates``: PEM strings."""
 
     cert: str = ""
     cert_chain: str = ""

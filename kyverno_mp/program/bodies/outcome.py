@@ -52,6 +52,6 @@ def cut(message: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return the start of a text that is too long to be read."""
+    """Return the start of a string that is too long to be read."""
     most = SHORTENED_MESSAGE_CHARACTERS
     return text if len(text) <= most else f"{text[:most]}... (shortened)"

@@ -1,7 +1,8 @@
 """Decide whether a DeletingPolicy deletes an object.
 
-Room: program. Takes: DeletingPolicyIR linked once; Facts. Gives: ``selects``. Next:
-cli/apply/cel_stages.py. May touch: what the ports of CEL reach.
+Room: program. Takes: DeletingPolicyIR linked once; Facts. Gives: ``selects``, and its
+two parts. Next: cli/apply/cel_stages.py, cleanup/deleting.py.
+May touch: what the ports of CEL reach.
 Source: docs/behaviour/cel 10.3; Kyverno
 pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.
 """
@@ -22,6 +23,7 @@ from kyverno_mp.program.cel_policies.scope import (
     met,
 )
 from kyverno_mp.program.context.cel_scope import Shared, link_variables
+from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.scope import Facts
 
@@ -56,16 +58,27 @@ class LinkedDeletingPolicy:
         object without apiVersion or kind matches all constraints.
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        request = replace(facts.request, operation="")
+        return self.matches(facts.request) and self.holds(facts)
+
+    def matches(self, request: Request) -> bool:
+        """Return whether the constraints match. Raises: ExpressionFailed."""
         resource = request.object
-        if resource.get("apiVersion") and resource.get("kind"):
-            if self._constraints is None:
-                return False
-            is_match, fault = fault_or_match(self._constraints, request)
-            if fault:
-                raise ExpressionFailed("cel.selector", fault)
-            if not is_match:
-                return False
+        if not (resource.get("apiVersion") and resource.get("kind")):
+            return True
+        if self._constraints is None:
+            return False
+        asked = replace(request, operation="")
+        is_match, fault = fault_or_match(self._constraints, asked)
+        if fault:
+            raise ExpressionFailed("cel.selector", fault)
+        return is_match
+
+    def holds(self, facts: Facts) -> bool:
+        """Return whether no exception applies and all conditions are true.
+
+        Raises: ExpressionFailed, BudgetExceeded.
+        """
+        request = replace(facts.request, operation="")
         given = facts._replace(request=request, is_payload=True)
         scope = PolicyScope(
             given, Shared(request), self._variables, self.ir.policy.namespace

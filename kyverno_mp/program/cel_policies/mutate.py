@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR
 from kyverno_mp.program import result
@@ -21,7 +22,7 @@ from kyverno_mp.program.cel_policies.configure import configured
 from kyverno_mp.program.cel_policies.scope import (
     PolicyScope,
     dialect_of,
-    exceptions_of,
+    exempting,
     link_exceptions,
     met,
 )
@@ -46,6 +47,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.typed.schema import Schemas, built_in
 
 _EVERYTHING = ConstraintsIR()
+_NAMESPACE = "namespaceObject"
 
 
 class Mutated(NamedTuple):
@@ -83,7 +85,14 @@ class _Body:
 class LinkedMutatingPolicy:
     """One linked policy; safe to share between threads."""
 
-    __slots__ = ("_bodies", "_exceptions", "_schemas", "_target", "ir")
+    __slots__ = (
+        "_bodies",
+        "_exceptions",
+        "_schemas",
+        "_target",
+        "ir",
+        "reads_namespace",
+    )
 
     def __init__(self, ir: MutatingPolicyIR, schemas: Schemas | None = None) -> None:
         """``schemas``: the types of all kinds, None = of the built-in ones."""
@@ -96,6 +105,8 @@ class LinkedMutatingPolicy:
         self._target = None
         if targets is not None and targets.expression is not None:
             self._target = link(targets.expression, dialect)
+        self.reads_namespace = _reads_namespace(ir)
+        """The result depends on the labels or the content of the Namespace."""
 
     def evaluate(self, facts: Facts, shared: Shared) -> Iterator[Mutated]:
         """Yield the answer of the policy as written, then those of its copies.
@@ -131,6 +142,36 @@ class LinkedMutatingPolicy:
         for body in self._bodies:
             yield self._evaluated(body, facts, shared)
 
+    def mutate_existing(self, facts: Facts, shared: Shared, body: int) -> Mutated:
+        """Return the answer for a target of the background pool.
+
+        ``facts.request`` has the target, its ``review_request`` is that of the trigger.
+        ``body``: the copy of the policy that matches the target. Conditions are for
+        triggers, unless the policy has no constraints of its own for targets: then each
+        target is as good as a trigger.
+        """
+        judges = self.ir.mutates_request
+        return self._evaluated(self._bodies[body], facts, shared, judges=judges)
+
+    def triggers(self, facts: Facts, shared: Shared) -> bool:
+        """Return whether a request triggers the mutation of existing objects.
+
+        KYVERNO: exceptions do not count here, and a condition that fails is not met.
+        Raises: BudgetExceeded, and what the ports do.
+        """
+        return any(
+            fault_or_match(body.ir.constraints or _EVERYTHING, facts.request)[0]
+            and self._meets(body, facts, shared)
+            for body in self._bodies
+        )
+
+    def _meets(self, body: _Body, facts: Facts, shared: Shared) -> bool:
+        scope = PolicyScope(facts, shared, body.variables, self.ir.policy.namespace)
+        try:
+            return met(body.conditions, scope)
+        except ExpressionFailed:
+            return False
+
     def targets(self, facts: Facts) -> list[Json] | None:
         """Return what the expression for targets finds; None: there is none.
 
@@ -146,27 +187,41 @@ class LinkedMutatingPolicy:
         scope = PolicyScope(facts, Shared(facts.request), variables, namespace)
         found = scope.value(self._target)
         items = found.get("items") if type(found) is dict else None
-        if type(items) is list:
-            return [item for item in items if type(item) is dict]
-        return [found]
+        if type(items) is not list:
+            return [found]
+        # K8S: items of a list carry neither kind nor apiVersion.
+        kind = str(found.get("kind") or "").removesuffix("List")
+        named = {"apiVersion": found.get("apiVersion"), "kind": kind}
+        return [{**named, **item} for item in items if type(item) is dict]
 
-    def _evaluated(self, body: _Body, facts: Facts, shared: Shared) -> Mutated:
+    def _evaluated(
+        self, body: _Body, facts: Facts, shared: Shared, *, judges: bool = True
+    ) -> Mutated:
+        """Return the verdict. ``judges``: the conditions count."""
         namespace = self.ir.policy.namespace
         scope = PolicyScope(facts, shared, body.variables, namespace)
         scope.replace_object(facts.request.object)
         try:
-            return self._decided(body, scope, facts)
+            return self._decided(body, scope, facts, shared, judges=judges)
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to evaluate policy: {error.message}"
             found = RuleResult("evaluation", result.MUTATION, result.ERROR, text)
             return Mutated(body.ir.copy, found)
 
-    def _decided(self, body: _Body, scope: PolicyScope, facts: Facts) -> Mutated:
+    def _decided(
+        self,
+        body: _Body,
+        scope: PolicyScope,
+        facts: Facts,
+        shared: Shared,
+        *,
+        judges: bool,
+    ) -> Mutated:
         """Return the verdict on a matching object.
 
         Raises: ExpressionFailed, BudgetExceeded.
         """
-        matching = exceptions_of(self._exceptions, scope, facts.runtime)
+        matching = exempting(self._exceptions, scope, facts, shared)
         # KYVERNO: 1.19, as for a ValidatingPolicy.
         if any(not (one.images or one.allowed_values) for one in matching):
             return Mutated(body.ir.copy, exempt(matching, result.MUTATION))
@@ -174,7 +229,7 @@ class LinkedMutatingPolicy:
             [image for one in matching for image in one.images],
             [value for one in matching for value in one.allowed_values],
         )
-        if not met(body.conditions, scope):
+        if judges and not met(body.conditions, scope):
             found = RuleResult("", result.MUTATION, result.SKIP, "skip")
             return Mutated(body.ir.copy, found)
         resource = facts.request.object
@@ -192,3 +247,23 @@ class LinkedMutatingPolicy:
             scope.replace_object(resource)
         found = RuleResult("", result.MUTATION, result.PASS, "success")
         return Mutated(body.ir.copy, found, resource)
+
+
+def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:
+    """Yield all expressions of a policy, its copies and its exceptions.
+
+    Not the one that finds targets: the background pool evaluates it.
+    """
+    for body in ir.bodies:
+        for named in (*body.conditions, *body.variables):
+            yield named.expression
+        yield from (one.expression for one in body.mutations)
+    for exception in ir.exceptions:
+        yield from (one.expression for one in exception.conditions)
+
+
+def _reads_namespace(ir: MutatingPolicyIR) -> bool:
+    given = [body.constraints for body in ir.bodies]
+    if any(one is not None and one.namespace_selector is not None for one in given):
+        return True
+    return any(_NAMESPACE in one.text for one in expressions_of(ir))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from typing import Final, NamedTuple
 
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.outside import GeneratorContext
@@ -106,6 +106,43 @@ def exceptions_of(
         for one in linked
         if not is_expired(one.ir, runtime) and met(one.conditions, scope)
     ]
+
+
+def exempting(
+    linked: Sequence[LinkedException], scope: KindScope, facts: Facts, shared: Shared
+) -> list[CelExceptionIR]:
+    """Return the exceptions that apply. Raises: as ``met``.
+
+    KYVERNO: one that fails is an error of the policy, so that the author of an
+    exception can deny everything that the policy matches; not in a review here.
+    """
+    if facts.faults is None:
+        return exceptions_of(linked, scope, facts.runtime)
+    return [
+        one.ir
+        for one in linked
+        if not is_expired(one.ir, facts.runtime)
+        and _exempts(one, facts, shared, facts.faults)
+    ]
+
+
+def _exempts(
+    exception: LinkedException,
+    facts: Facts,
+    shared: Shared,
+    faults: list[ExpressionFailed],
+) -> bool:
+    """Return whether it applies, with a cost limit of its own; note its error."""
+    if not exception.conditions:
+        return True
+    scope = PolicyScope(facts, shared, {}, "")
+    scope.replace_object(facts.request.object)
+    try:
+        return met(exception.conditions, scope)
+    except (ExpressionFailed, BudgetExceeded) as error:
+        text = f"PolicyException {exception.ir.key}: {error.message}"
+        faults.append(ExpressionFailed("cel.exception", text))
+        return False
 
 
 def met(conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:

@@ -129,7 +129,7 @@ def _check_namespace(path: str, policy_namespace: str) -> None:
     # and a server may decode "%2e"; neither may change which namespace is read.
     bare = path.partition("?")[0]
     if any(sign in bare for sign in "%#\\"):
-        raise failed(f"path {path} has signs that namespaced policies may not use")
+        raise failed(f"path {path} has characters that namespaced policies may not use")
     clean = posixpath.normpath(bare) if bare else "."
     if clean.startswith("//"):
         clean = clean[1:]

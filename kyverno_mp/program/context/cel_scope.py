@@ -198,7 +198,7 @@ class CelScope(Record):
         return self._budget.run(program, (*self._values, self), self._runtime)
 
     def evaluate(self, linked: LinkedExpression) -> tuple[Value, str]:
-        """Return (value, "") or (None, the error text)."""
+        """Return (value, "") or (None, the error message)."""
         if linked.program is None:
             return None, f"compilation error: {linked.error}"
         try:

@@ -52,6 +52,11 @@ def origin_of(labels: Mapping[str, str]) -> Origin | None:
     return Origin(f"{namespace}/{name}" if namespace else name, rule)
 
 
+def is_generated(labels: Mapping[str, str]) -> bool:
+    """Return whether labels name the policy that generated an object."""
+    return labels.get(MANAGED_BY) == KYVERNO and bool(labels.get(POLICY))
+
+
 def trigger_identity(labels: Mapping[str, str]) -> TriggerIdentity | None:
     """Return the trigger that labels name; None when they name none."""
     kind, uid = labels.get(TRIGGER_KIND, ""), labels.get(TRIGGER_UID, "")

@@ -27,7 +27,7 @@ class DownstreamTarget(NamedTuple):
 def target_of(pattern: Mapping[str, Json]) -> DownstreamTarget:
     """Return the identity in the pattern.
 
-    Raises: ExpressionFailed when a variable resolved to something other than a text.
+    Raises: ExpressionFailed when a variable resolved to something other than a string.
     """
     return DownstreamTarget(
         text_of(pattern, "apiVersion"),

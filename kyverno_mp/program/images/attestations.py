@@ -152,7 +152,7 @@ class _Attestation:
                 return
 
     def _resolve(self) -> None:
-        """KYVERNO: only some forms tell the digest (docs/behaviour/images 2.3)."""
+        """KYVERNO: only some forms contain the digest (docs/behaviour/images 2.3)."""
         reader = self._reader
         if reader.block.type in WITH_DIGEST:
             digest = reader.images.digest(
@@ -199,7 +199,7 @@ class _Attestation:
 
 
 def _resolved(text: str, scope: RuleContext) -> str:
-    """Substitute the variables of messages, which are texts of the policy."""
+    """Substitute the variables of messages, which are strings of the policy."""
     if "{{" not in text:
         return text
     return sprint(link_document(parse_document(text))(scope))

@@ -34,7 +34,7 @@ _PUBLIC_LOG: Final = "https://rekor.sigstore.dev"
 
 
 class Failure(NamedTuple):
-    """Why an attestor does not hold; ``is_outage``: nobody could tell."""
+    """Why an attestor is not satisfied; ``is_outage``: it could not be checked."""
 
     text: str
     is_outage: bool = False

@@ -187,7 +187,7 @@ class LinkedImageRule:
         return [self._result(scope, outcome) for outcome in outcomes]
 
     def _selected(self, state: ImageState, scope: RuleContext) -> list[Image]:
-        """Return the images that any block is about, once for each such block.
+        """Return the images that blocks select, once for each block.
 
         KYVERNO: an image that two blocks name is verified twice in each of them
         (docs/behaviour/images 2.2).
@@ -263,7 +263,7 @@ class LinkedImageRule:
 
 @dataclass(frozen=True, slots=True)
 class _BlockRun:
-    """One block on the images of one object."""
+    """One ``verifyImages`` block, applied to the images of one object."""
 
     rule: LinkedImageRule
     linked: _LinkedBlock

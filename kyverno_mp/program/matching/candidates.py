@@ -96,7 +96,7 @@ _WHOLE_OF: dict[int, int] = {
     BY_USER_PREFIX: BY_USER,
     BY_GROUP_PREFIX: BY_GROUP,
 }
-"""The dimension whose texts are cut into the prefixes to look up."""
+"""The dimension whose strings are cut into the prefixes to look up."""
 
 
 class _Probe:

@@ -25,7 +25,7 @@ from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 Test: TypeAlias = Callable[[Request, dict[str, Json]], bool]
 
 _WEIGHT_LIGHT_MAX = 64
-"""Up to this weight, matching one short text takes no longer than the rest of a
+"""Up to this weight, matching one short string takes no longer than the rest of a
 rule."""
 _LENGTH_LIGHT_MAX = 32
 _LENGTH_MAX = 1000
@@ -48,7 +48,7 @@ class FilterProgram(NamedTuple):
 
     ``test`` is true when all criteria are. ``anonymous_test`` omits the user criteria
     (it is the same function when there are none). ``reasons`` lists upstream's
-    texts for the criteria that are false.
+    messages for the criteria that are false.
     """
 
     test: Test
@@ -198,7 +198,7 @@ def _weight(patterns: Iterable[str]) -> int:
 
 
 def _steps(weight: int, count: int, characters: int) -> int:
-    """Return the steps of matching this many texts with this many characters."""
+    """Return the steps of matching this many strings with this many characters."""
     return weight * (count + characters // CHARACTERS_PER_STEP)
 
 

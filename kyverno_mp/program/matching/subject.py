@@ -1,6 +1,6 @@
 """Read the fields that matching needs: the object's kind, name and namespace.
 
-Room: program. Takes: a Request and one of its objects. Gives: texts, "" when absent.
+Room: program. Takes: a Request and one of its objects. Gives: strings, "" when absent.
 Next: program/matching/filter, program/matching/filters, program/matching/candidates,
 which must agree.
 May touch: nothing outside its arguments.
@@ -20,7 +20,7 @@ def metadata_of(resource: dict[str, Json]) -> dict[str, Json]:
 
 
 def metadata_text(resource: dict[str, Json], key: str) -> str:
-    """Return a text of the object's metadata, "" for anything else.
+    """Return a string of the object's metadata, "" for anything else.
 
     KYVERNO: a number, which a file may contain, is not a name (docs/behaviour/cli 5).
     """

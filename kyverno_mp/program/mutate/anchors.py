@@ -196,7 +196,7 @@ def anchor_of(key: str) -> tuple[str, str] | None:
 
 
 def is_condition(text: str) -> bool:
-    """Return whether a text, as a key, would be a condition."""
+    """Return whether a string, as a key, would be a condition."""
     return _modifier(text) in _CONDITIONS
 
 
@@ -372,7 +372,8 @@ def _append_named(
     if type(named) is not dict:
         problem = wrong_kind_text(MAPPING, named)
         raise _failed(f"failed to update name in pattern: {problem}")
-    # KYVERNO: the replacement of a quoted text is quoted, too, so it becomes a text.
+    # KYVERNO: the replacement of a quoted string is quoted, too, so it becomes a
+    # string.
     named["name"] = text_of(name) if type(named.get("name")) is str else name
     pattern.append(named)
 

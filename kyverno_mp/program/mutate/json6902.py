@@ -1,8 +1,8 @@
-"""Parse the texts of one patchesJson6902 and apply them.
+"""Parse the strings of one patchesJson6902 and apply them.
 
 Room: program.mutate. Takes: the text after substitution; an object. Gives: the patched
 object. Next: program/mutate/patch.
-May touch: nothing outside its arguments; some texts are cached, bounded.
+May touch: nothing outside its arguments; some strings are cached, bounded.
 Source: docs/behaviour/engine 7.4; Kyverno pkg/engine/mutate/patch/patchJSON6902.go.
 """
 
@@ -34,13 +34,13 @@ class _Read(NamedTuple):
 
 
 class JsonPatch:
-    """Applies the texts that one patch of a policy resolves to."""
+    """Applies the strings that one patch of a policy resolves to."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         # PERF: reading YAML takes longer than all other steps; a patch in a foreach has
-        # as many texts as a list has indexes.
+        # as many strings as a list has indexes.
         self._known: dict[str, _Read] = {}
 
     def apply(self, resource: Json, text: str, spend: Spender) -> Json:
@@ -62,7 +62,7 @@ class JsonPatch:
     def apply_each(
         self, resource: dict[str, Json], texts: Sequence[str], spend: Spender
     ) -> dict[str, Json] | None:
-        """Apply the texts in order, in one pass.
+        """Apply the strings in order, in one pass.
 
         None when they must be applied one by one. The object's kind does not change.
         """

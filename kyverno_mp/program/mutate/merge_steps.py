@@ -84,8 +84,8 @@ def scalar(value: Json) -> Step:
 
     def merge_scalar(old: Json, _values: Values, _own: Own) -> Json:
         if type(old) is str:
-            # KYVERNO: the replacement of a quoted text is quoted, too, so it becomes a
-            # text.
+            # KYVERNO: the replacement of a quoted string is quoted, too, so it becomes
+            # a text.
             return old if old == text else text
         if old is ABSENT or old is None:
             return value
@@ -110,7 +110,7 @@ def hole(number: int) -> Step:
 
 
 def plain(value: Json) -> Json:
-    """Return the value of a hole. Raises: Unfit for all but texts and integers."""
+    """Return the value of a hole. Raises: Unfit for all but strings and integers."""
     if type(value) is str:
         if "(" in value and is_condition(value):
             raise Unfit

@@ -1,4 +1,4 @@
-"""Compute the values of a patch that are texts at plain paths, without a scope.
+"""Compute the values of a patch that are strings at plain paths, without a scope.
 
 Room: program.mutate. Takes: the templates of a patch's holes, linked once; a Frame.
 Gives: the values of the holes. Next: program/mutate/patch, foreach.
@@ -92,7 +92,7 @@ def _mixed(template: Mixed) -> _Value | None:
 
 
 def _text(lookup: Lookup, *, counts: bool = False) -> _Text | None:
-    """Link one variable. ``counts``: the index of an element may be a part of a text.
+    """Link one variable. ``counts``: the index of an element may be a part of a string.
 
     A separate query for DELETE does not matter to rules that mutate.
     """

@@ -210,7 +210,7 @@ def _message(patched: Patched) -> str:
 def mutated_text(resource: dict[str, Json]) -> str:
     """Return the message of a rule that changed the object."""
     metadata = resource.get("metadata")
-    # A patch may have replaced a name with a value that is not a text.
+    # A patch may have replaced a name with a value that is not a string.
     name = namespace = None
     if type(metadata) is dict:
         name, namespace = metadata.get("name"), metadata.get("namespace")

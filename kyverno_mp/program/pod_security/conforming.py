@@ -71,7 +71,7 @@ def facts_of(level: str, version: str) -> Facts:
 def conforms(resource: dict[str, Json], kind: str, facts: Facts) -> bool:
     """Return whether the Pod, or the controller's template, complies with all controls.
 
-    Cost: PERF: builds no records and no texts; about 2 us per container.
+    Cost: PERF: builds no records and no strings; about 2 us per container.
     """
     try:
         if kind == "Pod":

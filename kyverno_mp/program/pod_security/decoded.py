@@ -155,7 +155,7 @@ class _Decoder:
     """
 
     def __init__(self) -> None:
-        # SAFETY: a text, see errors.without_frames.
+        # SAFETY: a string, see errors.without_frames.
         self.problem: str | None = None
         self._struct = ""
         self._path: tuple[str, ...] = ()
@@ -221,7 +221,7 @@ class _Decoder:
         )
 
     def quantity(self, value: Json) -> None:
-        """Read a resource.Quantity: a text or any other value."""
+        """Read a resource.Quantity: a string or any other value."""
         text = value if type(value) is str else json_text(value)
         if parse_quantity(text.strip()) is None:
             raise failed(quantity_error(text.strip()))

@@ -136,7 +136,7 @@ class _Object:
         return value
 
     def texts(self, key: str, struct: str) -> tuple[str, ...]:
-        """Return the texts of a list; ``struct``: what Go calls one of them."""
+        """Return the strings of a list; ``struct``: what Go calls one of them."""
         values = self._listed(key, f"[]{struct}")
         for value in values:
             if value is not None and type(value) is not str:
@@ -164,7 +164,7 @@ class _Object:
         return int(text)
 
     def loose_text(self, key: str) -> str:
-        """Return a text that no control checks; another type counts as absent."""
+        """Return a string that no control checks; another type counts as absent."""
         value = self._value.get(key)
         return value if type(value) is str else ""
 

@@ -269,11 +269,13 @@ class LinkedValidatingPolicy:
             return SKIPPED
         for index, validation in enumerate(body.validations):
             if scope.value(validation.expression) is not True:
-                text = _message(validation, scope, index)
-                return _verdict(result.FAIL, text, annotations=_annotated(body, scope))
+                text = message_of(validation, scope, index)
+                given = annotated(body.annotations, scope)
+                return _verdict(result.FAIL, text, annotations=given)
         if not body.annotations:
             return PASSED
-        return _verdict(result.PASS, "success", annotations=_annotated(body, scope))
+        given = annotated(body.annotations, scope)
+        return _verdict(result.PASS, "success", annotations=given)
 
     def _met(self, conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:
         """Return whether all are true; a false one decides, even after one that failed.
@@ -325,7 +327,7 @@ def exempt(
     return RuleResult("exception", rule_type, status, text, exceptions=keys)
 
 
-def _message(validation: Validation, scope: KindScope, index: int) -> str:
+def message_of(validation: Validation, scope: KindScope, index: int) -> str:
     """Return the message of a failure. KYVERNO: not trimmed."""
     text = validation.message
     if validation.message_expression is not None:
@@ -336,10 +338,12 @@ def _message(validation: Validation, scope: KindScope, index: int) -> str:
     return text or f"CEL expression validation failed at index {index}"
 
 
-def _annotated(body: Body, scope: KindScope) -> dict[str, str]:
+def annotated(
+    annotations: Sequence[tuple[str, LinkedExpression]], scope: KindScope
+) -> dict[str, str]:
     """Return the audit annotations. Raises: ExpressionFailed, BudgetExceeded."""
     found: dict[str, str] = {}
-    for key, expression in body.annotations:
+    for key, expression in annotations:
         try:
             value = scope.value(expression)
         except ExpressionFailed as error:

@@ -93,7 +93,9 @@ class CelPlan:
         self._failed, self.left_out = set(), []
         runtime = self._engine.open(request, deadline_ns, pace).runtime
         ports = self._engine.cluster_data.cel
-        namespace = self._namespace(deadline_ns) if self.reads_namespace else None
+        namespace = None
+        if self.reads_namespace:
+            namespace = namespace_object(self._engine, request, deadline_ns)
         faults: list[ExpressionFailed] = []
         facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
         shared = ReviewShared(request)
@@ -117,7 +119,7 @@ class CelPlan:
             if faults:
                 self.left_out += [(linked, fault) for fault in faults]
                 faults.clear()
-            characters_left -= _bound(results, characters_left)
+            characters_left -= bound(results, characters_left)
         outcome = group.outcome(done)
         if outcome is None:
             return self.verdicts()
@@ -157,19 +159,19 @@ class CelPlan:
         end_ns = runtime.review_deadline_ns
         return not end_ns or self._engine.now_ns() >= end_ns
 
-    def _namespace(self, deadline_ns: int) -> Json:
-        """Return ``namespaceObject``, None for an object in no namespace.
 
-        A Namespace that is being created is in no cluster.
-        """
-        request = self._request
-        objects = self._engine.cluster_data.cel.namespaces
-        if not request.namespace or objects is None:
-            return None
-        if _is_namespace(request) and request.operation == "CREATE":
-            return None
-        found = objects.namespace(request.namespace, deadline_ns)
-        return None if found is None else {"spec": {}, "status": {}, **found}
+def namespace_object(engine: Engine, request: Request, deadline_ns: int) -> Json:
+    """Return ``namespaceObject``, None for an object in no namespace.
+
+    A Namespace that is being created is in no cluster.
+    """
+    objects = engine.cluster_data.cel.namespaces
+    if not request.namespace or objects is None:
+        return None
+    if _is_namespace(request) and request.operation == "CREATE":
+        return None
+    found = objects.namespace(request.namespace, deadline_ns)
+    return None if found is None else {"spec": {}, "status": {}, **found}
 
 
 class CelPlanner:
@@ -246,8 +248,8 @@ def _is_namespace(request: Request) -> bool:
     return (group, resource) == ("", "namespaces")
 
 
-def _bound(results: Sequence[RuleResult], left: int) -> int:
-    """Shorten texts beyond what is left for the review; return their characters."""
+def bound(results: Sequence[RuleResult], left: int) -> int:
+    """Shorten messages beyond what is left for the review; return their characters."""
     count = 0
     for each in results:
         if each is PASSED or each is SKIPPED:

@@ -7,15 +7,16 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/pools.md 4.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.validating_policy.scope import names_any
 
 _CREATIONS: Final = frozenset({"*", "CREATE"})
-_OF_REQUESTS: Final = frozenset({"request", "oldObject"})
+OF_REQUESTS: Final = frozenset({"request", "oldObject"})
 """A scan makes up a request, so an expression that reads one may differ in a review."""
 
 
@@ -31,12 +32,12 @@ def is_derived(ir: ValidatingPolicyIR) -> bool:
     """Return whether a scan gives each result that a review gives."""
     return (
         is_scanned(ir)
-        and _is_of_creations(ir)
-        and not any(names_any(one, _OF_REQUESTS) for one in expressions_of(ir))
+        and is_of_creations(body.constraints for body in ir.bodies)
+        and not any(names_any(one, OF_REQUESTS) for one in expressions_of(ir))
     )
 
 
-def _is_of_creations(ir: ValidatingPolicyIR) -> bool:
+def is_of_creations(constraints: Iterable[ConstraintsIR | None]) -> bool:
     """Return whether each rule matches a creation, as a scan evaluates one.
 
     What is sent to a subresource cannot be scanned.
@@ -44,9 +45,9 @@ def _is_of_creations(ir: ValidatingPolicyIR) -> bool:
     return all(
         not _CREATIONS.isdisjoint(rule.operations)
         and not any("/" in resource for resource in rule.resources)
-        for body in ir.bodies
-        if body.constraints is not None
-        for rule in body.constraints.rules
+        for one in constraints
+        if one is not None
+        for rule in one.rules
     )
 
 

@@ -127,7 +127,7 @@ class ReviewShared(Shared):
 
 
 class KindScope(CelScope):
-    """The variables of one policy; errors have upstream's texts, without a prefix."""
+    """The variables of one policy; errors are upstream's, without a prefix."""
 
     __slots__ = ()
     type_name = "kyverno.variables"

@@ -1,15 +1,16 @@
 """Find the policies in CEL that may apply to a request, and link them when needed.
 
-Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelPolicySource.
-Next: plan.py. May touch: nothing outside its arguments.
+Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelPolicySource,
+CelSource for any kind. Next: plan.py; program/cel_policies/plan.py.
+May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3; keys are chosen by
 compiler/cel_index.py.
 
 Every policy that matches is found; a found policy need not match.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.index import ANY_OPERATION, BY_NAMESPACE, BY_NOTHING, SelectorRow
@@ -27,10 +28,11 @@ from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 
 _Asked: TypeAlias = tuple[str, str, str, str, str]
 """(group, resource, subresource, operation, namespace of the policies)."""
+LinkedT = TypeVar("LinkedT")
 
 
 class CelIndex(Protocol):
-    """Records and the index over them, e.g. snapshot.cel_policies.CelPolicySegment."""
+    """The index over records, e.g. snapshot.cel_policies.CelPolicySegment."""
 
     def selectors(self, kind: str) -> Iterable[SelectorRow]:
         """Return the selectors that may name a resource."""
@@ -44,27 +46,35 @@ class CelIndex(Protocol):
     def posting(self, handle: int) -> Sequence[int]:
         """Return the references of a handle, ascending."""
 
+    def bytes_of(self, position: int) -> int:
+        """Return the size of the record at a position in policy order."""
+
+
+class ValidatingIndex(CelIndex, Protocol):
+    """The index over ValidatingPolicies, with their records."""
+
     def validating_policy(self, position: int) -> ValidatingPolicyIR:
         """Return the policy at a position in policy order."""
 
-    def bytes_of(self, position: int) -> int:
-        """Return the size of its record."""
 
-
-class CelPolicySource:
+class CelSource(Generic[LinkedT]):
     """The policies of one snapshot segment; threads may share it."""
 
-    __slots__ = ("_engine", "_found", "_index", "_linked")
+    __slots__ = ("_engine", "_found", "_index", "_link_at", "_linked")
 
-    def __init__(self, engine: Engine, index: CelIndex) -> None:
+    def __init__(
+        self, engine: Engine, index: CelIndex, link: Callable[[int], LinkedT]
+    ) -> None:
+        """``link`` links the policy at a position in policy order."""
         self._engine = engine
         self._index = index
+        self._link_at = link
         self._found: dict[_Asked, tuple[int, ...]] = {}
-        self._linked: dict[int, LinkedValidatingPolicy] = {}
+        self._linked: dict[int, LinkedT] = {}
 
     def candidates(
         self, request: Request, namespace: str, pace: Pace | None
-    ) -> list[LinkedValidatingPolicy]:
+    ) -> list[LinkedT]:
         """Return the policies that may apply, in policy order.
 
         ``namespace``: that of namespaced policies, "" for cluster policies. Raises:
@@ -95,7 +105,7 @@ class CelPolicySource:
                     found.update(at >> 16 for at in index.posting(handle))
         return tuple(sorted(found))
 
-    def _link(self, position: int, pace: Pace | None) -> LinkedValidatingPolicy:
+    def _link(self, position: int, pace: Pace | None) -> LinkedT:
         """Link one policy, in a thread if it is large; one thread links at a time."""
         engine, lock = self._engine, self._engine.linking
         if pace is not None:
@@ -113,12 +123,24 @@ class CelPolicySource:
             if known is None:
                 if len(self._linked) >= LINKED_RULES_MAX:
                     self._linked.clear()
-                known = LinkedValidatingPolicy(self._index.validating_policy(position))
-                self._linked[position] = known
+                known = self._linked[position] = self._link_at(position)
             return known
         finally:
             if lock is not None:
                 lock.release()
+
+
+class CelPolicySource(CelSource[LinkedValidatingPolicy]):
+    """The ValidatingPolicies of one snapshot segment."""
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine, index: ValidatingIndex) -> None:
+        super().__init__(
+            engine,
+            index,
+            lambda position: LinkedValidatingPolicy(index.validating_policy(position)),
+        )
 
 
 def _selects(row: KindIR, group: str, resource: str, subresource: str) -> bool:

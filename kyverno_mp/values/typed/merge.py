@@ -177,7 +177,7 @@ class Merger:
         right_keys = [_key_of(typed, item)[0] for item in right]
         of_left: dict[_Key, Json] = {}
         for key, item in zip(left_keys, left, strict=True):
-            # K8S: of several with one key none is merged.
+            # K8S: several elements with the same key: none is merged.
             of_left[key] = None if key in of_left else item
         of_right = dict(zip(right_keys, right, strict=True))
         found: list[Json] = []
@@ -315,7 +315,7 @@ def _set_key(item: Json) -> tuple[_Key, str]:
 
 
 def _shown_key(value: Json) -> str:
-    """Return a key as upstream prints it; equal texts are equal keys."""
+    """Return a key as upstream prints it; equal strings are equal keys."""
     return _sharp(whole_numbers(value))
 
 

@@ -1,4 +1,4 @@
-"""Know the types of the fields of built-in kinds, for merges of apply configurations.
+"""Look up the types of fields of built-in kinds, for merges of apply configurations.
 
 Room: values. Takes: apiVersion and kind. Gives: TypeRef, Kinds. Next: merge.py.
 May touch: nothing.

@@ -15,18 +15,28 @@ from functools import partial
 from threading import get_ident
 from typing import Final
 
-from kyverno_mp.policy.validating_policy import VALIDATING_POLICY_KINDS
+from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
-from kyverno_mp.telemetry.families import VALIDATING_RESULTS
+from kyverno_mp.telemetry.families import MUTATING_RESULTS, VALIDATING_RESULTS
 from kyverno_mp.telemetry.record import Recorder
-from kyverno_mp.webhook.route import CEL_WEBHOOKS, MUTATE, NVPOL, VALIDATE, VPOL
+from kyverno_mp.webhook.route import (
+    CEL_WEBHOOKS,
+    MPOL,
+    MUTATE,
+    NMPOL,
+    NVPOL,
+    VALIDATE,
+    VPOL,
+)
 
 _WEBHOOK: Final = {
     VALIDATE: "ValidatingWebhookConfiguration",
     MUTATE: "MutatingWebhookConfiguration",
     VPOL: "ValidatingWebhookConfiguration",
     NVPOL: "ValidatingWebhookConfiguration",
+    MPOL: "MutatingWebhookConfiguration",
+    NMPOL: "MutatingWebhookConfiguration",
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _CACHED_MAX: Final = 2048
@@ -92,7 +102,9 @@ class PageRecords:
         self._admission.observe(labels, seconds)
         self._http.observe(_PATHS[webhook], seconds)
         if responses:
-            if webhook in CEL_WEBHOOKS:
+            if webhook in (MPOL, NMPOL):
+                self._cel_mutations(request, responses, seconds)
+            elif webhook in CEL_WEBHOOKS:
                 self._cel_results(request, responses, seconds)
             else:
                 self._results(request, webhook, responses, seconds)
@@ -120,6 +132,24 @@ class PageRecords:
             known = self._cel_labels[key] = (responses, labels)
         for one in known[1]:
             observe(one, share)
+
+    def _cel_mutations(
+        self, request: Request, responses: Sequence[PolicyResponse], seconds: float
+    ) -> None:
+        share = seconds / len(responses)
+        for response in responses:
+            policy = response.policy
+            labels = (
+                "true" if policy.background else "false",
+                policy.namespace or "-",
+                policy.name,
+                request.kind,
+                request.namespace,
+                _LOWER[request.operation],
+                "admission_request",
+                response.results[0].status,
+            )
+            self._recorder.series(MUTATING_RESULTS).observe(labels, share)
 
     def _results(
         self,
@@ -210,7 +240,7 @@ def _rows(
 ) -> list[tuple[str, ...]]:
     """Return the labels of each rule's result (telemetry.families.RESULTS)."""
     policy = response.policy
-    if policy.kind in VALIDATING_POLICY_KINDS:
+    if policy.kind in SERVED_CEL_KINDS:
         return []  # counted with the answer, by a family of their own
     statuses = (
         *((rule, "pass") for rule in response.passed),

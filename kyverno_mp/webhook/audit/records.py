@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from kyverno_mp.limits import EVENT_NOTE_CHARACTERS_MAX
+from kyverno_mp.policy.cel_policies import MUTATING_POLICY_KINDS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.program.secrecy import hides_values
@@ -153,6 +154,8 @@ def _policy(response: PolicyResponse, rules: tuple[RuleRecord, ...]) -> PolicyRe
     policy = response.policy
     types = {rule_type for _, rule_type, _ in policy.rule_actions}
     mutates = "mutate" in types and not types & _MADE_BY_HAND
+    # A policy in CEL has no rules.
+    mutates = mutates or policy.kind in MUTATING_POLICY_KINDS
     return PolicyRecord(
         policy.kind, policy.name, policy.namespace, policy.uid, mutates, rules
     )

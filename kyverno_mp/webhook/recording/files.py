@@ -1,6 +1,6 @@
 """Write lines into compressed files of a folder, and delete the oldest ones.
 
-Room: webhook. Takes: a folder, bytes in all, the number of writers. Gives:
+Room: webhook. Takes: a folder, bytes in total, the number of writers. Gives:
 RecordingFiles, one per worker. Next: recorder.py, whose thread alone calls it.
 May touch: files of the folder that end in .jsonl.gz or .jsonl.gz.part; the clock.
 Source: docs/replay.md (files); RFC 1952.

@@ -11,6 +11,7 @@ and metrics; those that no scan finds travel to the reports.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from typing import Generic, Protocol
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
@@ -21,22 +22,41 @@ from kyverno_mp.program.validating_policy.group import Verdict, Verdicts
 from kyverno_mp.program.validating_policy.plan import (
     WARN,
     CelPlan,
-    CelPlanner,
     is_in_namespace,
 )
-from kyverno_mp.webhook.ports import Plans
-from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+from kyverno_mp.webhook.ports import Plans, PlanT_co
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, PlanT, Review
 
 _WORDS = {FAIL: "failed", ERROR: "error"}
 
 
-class CelPlans:
+class PlannerOfCel(Protocol[PlanT_co]):
+    """Creates the plans of one kind from one snapshot generation."""
+
+    def plan(
+        self,
+        request: Request,
+        names: frozenset[str],
+        *,
+        is_namespaced: bool,
+        pace: Pace | None = None,
+    ) -> PlanT_co | None:
+        """Select the policies of a path; None when none applies."""
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Raise SnapshotUnusable unless the worker knows these policies."""
+
+
+class CelPlans(Generic[PlanT]):
     """Plans with the snapshot in force, of cluster or of namespaced policies."""
 
     __slots__ = ("_current", "_is_namespaced")
 
     def __init__(
-        self, current: Callable[[], CelPlanner | None], *, is_namespaced: bool
+        self,
+        current: Callable[[], PlannerOfCel[PlanT] | None],
+        *,
+        is_namespaced: bool,
     ) -> None:
         self._current = current
         self._is_namespaced = is_namespaced
@@ -47,7 +67,7 @@ class CelPlans:
         failure_policies: frozenset[str],
         policy_key: str,
         pace: Pace | None = None,
-    ) -> CelPlan | None:
+    ) -> PlanT | None:
         """Select the policies that the path names.
 
         Raises: SnapshotUnusable before the first snapshot and for an unknown policy,
@@ -85,7 +105,7 @@ class CelPlans:
             return None, ()
         return found, [f"{namespace}/{name}" for name in found]
 
-    def _planner(self) -> CelPlanner:
+    def _planner(self) -> PlannerOfCel[PlanT]:
         planner = self._current()
         if planner is None:
             raise SnapshotUnusable("webhook.no_snapshot", "no policies are loaded yet")

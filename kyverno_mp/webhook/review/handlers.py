@@ -11,14 +11,27 @@ and its name in route.py.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
+from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.webhook.ports import Plan, Plans
+from kyverno_mp.webhook.review.cel_generating import CelGeneratingHandler
+from kyverno_mp.webhook.review.cel_mutating import CelMutatingHandler
 from kyverno_mp.webhook.review.cel_validating import CelPlans, CelValidatingHandler
 from kyverno_mp.webhook.review.mutating import MutatingHandler
 from kyverno_mp.webhook.review.review import Handler
 from kyverno_mp.webhook.review.validating import ValidatingHandler
-from kyverno_mp.webhook.route import MUTATE, NVPOL, VALIDATE, VPOL
+from kyverno_mp.webhook.route import (
+    GPOL,
+    MPOL,
+    MUTATE,
+    NGPOL,
+    NMPOL,
+    NVPOL,
+    VALIDATE,
+    VPOL,
+)
 
 Handlers = Mapping[str, Handler[Any]]
 
@@ -34,10 +47,13 @@ def handlers_of(
     validate: Plans[Plan],
     mutate: Plans[MutationPlan] | None = None,
     cel: Callable[[], CelPlanner | None] | None = None,
+    cel_mutate: Callable[[], MutatingPlanner | None] | None = None,
+    cel_generate: Callable[[], GeneratingPlanner | None] | None = None,
 ) -> Handlers:
     """Return the handler of each webhook by the name in its path.
 
-    ``cel`` returns the planner of policies in CEL; None: there are none.
+    ``cel`` returns the planner of ValidatingPolicies, ``cel_mutate`` that of
+    MutatingPolicies, ``cel_generate`` that of GeneratingPolicies; None: there are none.
     """
     return {
         VALIDATE: ValidatingHandler(validate),
@@ -47,5 +63,17 @@ def handlers_of(
         ),
         NVPOL: CelValidatingHandler(
             _NoPlans() if cel is None else CelPlans(cel, is_namespaced=True)
+        ),
+        MPOL: CelMutatingHandler(
+            CelPlans(cel_mutate, is_namespaced=False) if cel_mutate else _NoPlans()
+        ),
+        NMPOL: CelMutatingHandler(
+            CelPlans(cel_mutate, is_namespaced=True) if cel_mutate else _NoPlans()
+        ),
+        GPOL: CelGeneratingHandler(
+            CelPlans(cel_generate, is_namespaced=False) if cel_generate else _NoPlans()
+        ),
+        NGPOL: CelGeneratingHandler(
+            CelPlans(cel_generate, is_namespaced=True) if cel_generate else _NoPlans()
         ),
     }

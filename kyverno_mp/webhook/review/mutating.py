@@ -54,7 +54,7 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
         return review.deny(done.refusal, done.responses)
     if done.verified:
         refused = review.dependencies.verdicts.of(done.verified).refused
-        # A request whose deadline has passed is not blocked by what nobody could tell.
+        # A request whose deadline has passed is not blocked by what is unknown.
         if refused:
             review.report(done.verified, blocked=True)
             text = denial(review.request, refused)

@@ -101,7 +101,7 @@ class ValidatingHandler:
 
 
 def _triggers(review: Review, plan: Plan) -> bool:
-    """Tell whether to record what the request triggers; a dry run triggers nothing."""
+    """Return whether to record triggers; a dry run triggers nothing."""
     if review.dependencies.triggers is None or not plan.triggers:
         return False
     return not review.request.dry_run

@@ -5,9 +5,9 @@ leader/triggers/writer.py writes UpdateRequests that synchronize these policies 
 May touch: the journal of this process, its log; counts.
 Source: docs/pools.md 3 (a full journal).
 
-A policy has one record that nobody took yet, so the journal fits all policies. The pool
-syncs it only some time after, so that losses shortly after a record was taken are part
-of the same sync.
+A policy has one record that is not taken yet, so the journal fits all policies. The
+pool syncs it only some time after, so that losses shortly after a record was taken are
+part of the same sync.
 """
 
 import logging
@@ -36,25 +36,25 @@ class LostPolicies:
         self._records = records
         self._now_ns = now_ns
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[int, int]] = {}
-        """By policy: where its last record ends in the journal, and when it was
-        written."""
+        self._known: dict[tuple[str, str], tuple[int, int]] = {}
+        """By type and policy: where its last record ends in the journal, and when that
+        was written."""
 
-    def add(self, policies: Iterable[str]) -> None:
-        """Record policies; "" = all of them."""
+    def add(self, policies: Iterable[tuple[str, str]]) -> None:
+        """Record policies, each after the type of what it wants; "" = all."""
         with self._lock:
-            for policy in policies:
-                self._add(policy)
+            for kind, policy in policies:
+                self._add(policy, kind)
 
-    def _add(self, policy: str) -> None:
+    def _add(self, policy: str, kind: str) -> None:
         now_ns = self._now_ns()
-        known = self._known.get(policy)
+        known = self._known.get((kind, policy))
         if known is not None:
             end, at_ns = known
             if end > self._journal.taken or abs(now_ns - at_ns) < _PAUSE_NS:
                 return
-        if self._journal.append(encode_trigger(lost_record(policy, now_ns))):
-            self._known[policy] = self._journal.written, now_ns
+        if self._journal.append(encode_trigger(lost_record(policy, now_ns, kind))):
+            self._known[kind, policy] = self._journal.written, now_ns
             # Not for each review: under load these would be thousands of lines.
             _LOG.warning(
                 "triggers of a policy could not be recorded: it is synced instead",

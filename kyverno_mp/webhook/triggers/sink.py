@@ -10,7 +10,7 @@ loses nothing. Objects are recorded only if nobody can read them later, and neve
 logged.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from kyverno_mp.limits import TRIGGER_RECORD_BYTES_MAX
 from kyverno_mp.program.changes import SOURCE, Change
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import GENERATE, Triggered
+from kyverno_mp.program.triggers import CEL_GENERATE, CEL_MUTATE, GENERATE, Triggered
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.queues.triggers import (
     TriggerObject,
@@ -33,6 +33,7 @@ from kyverno_mp.webhook.triggers.lost import LostPolicies
 
 JOURNAL_FULL: Final = "webhook.triggers_full"
 TOO_LARGE: Final = "webhook.trigger_too_large"
+_OF_CEL: Final = frozenset({CEL_GENERATE, CEL_MUTATE})
 _MANAGED: Final = "managedFields"
 _LEFT_OUT: Final = frozenset({"object", "oldObject", "options"})
 _GOING: Final = frozenset({"DELETE", "CONNECT"})
@@ -59,19 +60,26 @@ class TriggerSink:
         record = record_of(request, found, self._now_ns())
         content = encode_trigger(record)
         if len(content) > TRIGGER_RECORD_BYTES_MAX:
-            self._lost(TOO_LARGE, {one.policy for one in found})
+            self._lost(TOO_LARGE, record.wanted)
         elif not self._journal.append(content):
-            self._lost(JOURNAL_FULL, {one.policy for one in found})
+            self._lost(JOURNAL_FULL, record.wanted)
 
     def changed(self, request: Request, change: Change) -> None:
         """Record that an allowed request changes a source or a generated object."""
         record = change_record(request, change, self._now_ns())
         if not self._journal.append(encode_trigger(record)):
-            self._lost(JOURNAL_FULL, {one.policy for one in record.wanted})
+            self._lost(JOURNAL_FULL, record.wanted)
 
-    def _lost(self, code: str, found: Collection[str]) -> None:
+    def _lost(self, code: str, wanted: Sequence[Wanted]) -> None:
         self._records.error(code)
-        self._lost_policies.add(sorted(found))
+        self._lost_policies.add(
+            sorted({(lost_type(one), one.policy) for one in wanted})
+        )
+
+
+def lost_type(wanted: Wanted) -> str:
+    """Return what tells apart the policies that lost a trigger: their API group."""
+    return wanted.type if wanted.type in _OF_CEL else GENERATE
 
 
 def record_of(
@@ -87,6 +95,7 @@ def record_of(
             one.deletes,
             one.synchronize,
             with_objects=not one.deletes and (is_going or one.reads_old),
+            unchecked=one.unchecked,
         )
         for one in found
     )

@@ -124,7 +124,7 @@ def run(work: Work, times: int = 1) -> Reading:
 
 
 def problem(work: Work, *, times: int = 1, steps: float = 0.0) -> str:
-    """Say what is wrong with the charge of some work, "" when nothing is.
+    """Return what is wrong with the charge of some work, "" when nothing is.
 
     ``steps``: what the caller pays for each time, beside what the work charges.
     """
@@ -148,7 +148,7 @@ def problem(work: Work, *, times: int = 1, steps: float = 0.0) -> str:
 
 
 def memory_problem(work: Work, *, factor: float = 3.0, grace: int = 256 * 1024) -> str:
-    """Say whether work takes more memory than it was charged for."""
+    """Return whether work takes more memory than it was charged for."""
     budget = RuleBudget()
     tracemalloc.start()
     try:

@@ -239,7 +239,7 @@ def _lists(item: Type) -> tuple[Any, ...]:
 
 
 def is_growing(kind: Type) -> bool:
-    """Tell whether values of a type may be large."""
+    """Return whether values of a type may be large."""
     return kind.kind == "param" or kind.name in (
         "dyn", "string", "bytes", "list", "map", "kubernetes.URL",
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Every function of CEL charges, before it works, by what it reads and makes.
 
-The table itself is walked, so a new function is held to it; a type of argument that
-samples.py does not know fails.
+The test walks the table itself, so it includes every new function; a type of argument
+that samples.py does not know fails.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Patches, merges, differences and podSecurity are paid for, hostile ones too."""
+"""Patches, merges, differences and podSecurity are charged for, hostile ones too."""
 
 from typing import Any
 

@@ -100,7 +100,7 @@ def _run(cases: Iterable[Case], patience_s: float) -> int:
 def _chosen(
     prefixes: tuple[str, ...], capabilities: Sequence[str] | None
 ) -> Iterable[Case]:
-    """Give the cases of these ids that miss no more than the capabilities named."""
+    """Yield the cases of these ids that miss no more than the capabilities named."""
     for case in all_cases():
         fits = capabilities is None or set(case.missing) <= set(capabilities)
         if fits and case.id.startswith(prefixes):
@@ -108,7 +108,7 @@ def _chosen(
 
 
 def _wrong(test: Path, patience_s: float, api: Api, environment: dict[str, str]) -> str:
-    """Say why a case fails; "" when it passes."""
+    """Return why a case fails; "" when it passes."""
     try:
         run_test(read_test(test, patience_s), api, environment)
     except (Failed, Refused, Unreadable, Error) as error:

@@ -38,7 +38,7 @@ class Shell:
 def command_environment(
     kubeconfig: Path, kubectl: Path, folder: Path
 ) -> dict[str, str]:
-    """Give the environment of commands that talk to a cluster.
+    """Return the environment of commands that talk to a cluster.
 
     ``folder``: where to put programs that the commands expect: kubectl, and our own
     command line under the name that Kyverno's has.
@@ -152,7 +152,7 @@ def _run(
 
 
 def _expanded(text: str, shell: Shell, names: Names) -> str:
-    """Give a text with its expression evaluated, or with ``$NAMES`` put in."""
+    """Return a text with its expression evaluated, or with ``$NAMES`` put in."""
     filled = str(fill(str(text), names))
     if filled.startswith("$") and filled[1:] in names:
         return str(names[filled[1:]])

@@ -93,7 +93,7 @@ class Test:
     timeouts_s: Mapping[str, float] = field(default_factory=dict)
 
     def operations(self) -> tuple[Operation, ...]:
-        """Give every operation, in order, those of templates included."""
+        """Return every operation, in order, those of templates included."""
         return tuple(
             operation
             for step in self.steps

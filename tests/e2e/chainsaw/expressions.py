@@ -1,4 +1,4 @@
-"""Evaluate the expressions of chainsaw tests and hold objects against checks.
+"""Evaluate the expressions of chainsaw tests, and compare objects with checks.
 
 Takes: values with ``(expressions)``, bindings. Gives: plain values; what a check finds
 wrong. The expressions are those of assertion trees, so the engine's own dialect runs
@@ -48,7 +48,7 @@ class _Bound:
         """Do nothing: every name is there."""
 
     def get(self, name: str, default: Any, /) -> Any:
-        """Give the value of ``$name``."""
+        """Return the value of ``$name``."""
         return self.root.get(name[1:], default)
 
 
@@ -90,7 +90,7 @@ def fill_reference(wanted: dict[str, Any], names: Names) -> dict[str, Any]:
 
 
 def problems(tree: Any, payload: Any, names: Names) -> list[str]:
-    """Hold a value against an assertion tree; gives what is not as it says."""
+    """Compare a value with an assertion tree; return the differences."""
     try:
         program = link_assertion(parse_assertion(_translated(tree)))
         return [one.text for one in program.evaluate(payload, _Bound(names))]
@@ -99,7 +99,7 @@ def problems(tree: Any, payload: Any, names: Names) -> list[str]:
 
 
 def _as_json(value: Any) -> Any:
-    """Give whole numbers as Kubernetes wants them: JMESPath has floats only."""
+    """Return whole numbers as Kubernetes requires: JMESPath has floats only."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value

@@ -41,6 +41,9 @@ BUILT: Final = frozenset(
         "verify manifests",
         "validating policies",
         "admission policies generated",
+        "deleting policies",
+        "generating policies",
+        "mutating policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -81,12 +84,12 @@ CAPABILITIES: Final = (
     ("rule:validate.cel", "CEL rules"),
     ("kind:ValidatingPolicy", "validating policies"),
     ("kind:NamespacedValidatingPolicy", "validating policies"),
-    ("kind:MutatingPolicy", "CEL policies"),
-    ("kind:NamespacedMutatingPolicy", "CEL policies"),
-    ("kind:GeneratingPolicy", "CEL policies"),
-    ("kind:NamespacedGeneratingPolicy", "CEL policies"),
-    ("kind:DeletingPolicy", "CEL policies"),
-    ("kind:NamespacedDeletingPolicy", "CEL policies"),
+    ("kind:MutatingPolicy", "mutating policies"),
+    ("kind:NamespacedMutatingPolicy", "mutating policies"),
+    ("kind:GeneratingPolicy", "generating policies"),
+    ("kind:NamespacedGeneratingPolicy", "generating policies"),
+    ("kind:DeletingPolicy", "deleting policies"),
+    ("kind:NamespacedDeletingPolicy", "deleting policies"),
     ("kind:ImageValidatingPolicy", "CEL policies"),
     ("kind:NamespacedImageValidatingPolicy", "CEL policies"),
     ("asserts:generated-admission-policy", "admission policies generated"),
@@ -131,7 +134,7 @@ class Case:
 def missing_of(
     tags: frozenset[str], needs: frozenset[str], profile: str = ""
 ) -> tuple[str, ...]:
-    """Give what a case with these tags and needs misses, sorted."""
+    """Return what a case with these tags and needs misses, sorted."""
     is_set_up = profile in PROFILES and profile
     wanted = {
         next((one for prefix, one in CAPABILITIES if tag.startswith(prefix)), "")
@@ -144,7 +147,7 @@ def missing_of(
 
 @cache
 def all_cases() -> tuple[Case, ...]:
-    """Give the cases of both suites, in the order of the index."""
+    """Return the cases of both suites, in the order of the index."""
     if not PRESENT:
         return ()
     verdicts: Mapping[str, Mapping[str, object]] = {}

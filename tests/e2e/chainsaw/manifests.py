@@ -20,7 +20,7 @@ _WILDCARDS: Final = frozenset("*?[")
 def read_objects(
     fields: Mapping[str, Any], folder: Path, names: Names
 ) -> list[dict[str, Any]]:
-    """Give the objects of ``file`` or ``resource`` as they are written."""
+    """Return the objects of ``file`` or ``resource`` as they are written."""
     raw: list[dict[str, Any]] = []
     if "resource" in fields:
         raw = [fields["resource"]]
@@ -51,7 +51,7 @@ def _taken_apart(raw: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class _Loader(yaml.CSafeLoader):
-    """A loader that keeps dates as texts, as JSON has none."""
+    """A loader that keeps dates as strings, as JSON has none."""
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -24,7 +24,7 @@ class Objects:
         self._resources: dict[str, dict[str, dict[str, Any]]] = {}
 
     def locate(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Give the object with its namespace filled in, where its kind has one."""
+        """Return the object with its namespace filled in, where its kind has one."""
         if not self._resource(wanted)["namespaced"]:
             return wanted
         meta = wanted.get("metadata") or {}
@@ -66,7 +66,7 @@ class Objects:
                 raise
 
     def find_one(self, wanted: dict[str, Any]) -> Any:
-        """Give the object of that name, None when there is none."""
+        """Return the object of that name, None when there is none."""
         try:
             return self._ask("GET", self._path(wanted))
         except Refused as refused:
@@ -75,7 +75,7 @@ class Objects:
             raise
 
     def find(self, wanted: dict[str, Any]) -> list[dict[str, Any]]:
-        """Give what ``wanted`` may mean: one by its name, else all by their labels."""
+        """Return the object that ``wanted`` names, or all that have its labels."""
         meta = wanted.get("metadata") or {}
         if meta.get("name"):
             found = self.find_one(wanted)

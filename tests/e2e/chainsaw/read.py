@@ -225,7 +225,7 @@ def _timeouts(raw: Mapping[str, str] | None) -> dict[str, float]:
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
-    """Give the configuration that is nearest above; of its fields two matter here."""
+    """Return the configuration that is nearest above; of its fields two matter here."""
     for above in (folder, *folder.parents):
         path = above / CONFIGURATION
         if path.is_file():

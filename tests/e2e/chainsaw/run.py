@@ -90,7 +90,7 @@ def run_test(
 
 
 def _settling(test: Test) -> frozenset[str]:
-    """Give the places of the sleeps between an assertion and a write."""
+    """Return the places of the sleeps between an assertion and a write."""
     tries = [one for step in test.steps for one in step.tries]
     return frozenset(
         one.place
@@ -240,7 +240,7 @@ def _write(run: _Run, operation: Operation, names: Names) -> dict[str, Any]:
 def _outcome(
     operation: Operation, item: dict[str, Any], names: Names, error: str | None
 ) -> str:
-    """Say what is wrong with an outcome; "" when it is as expected."""
+    """Return what is wrong with an outcome; "" when it is as expected."""
     bound = {**names, "error": error}
     for expectation in operation.expect:
         if expectation.match is not None and problems(expectation.match, item, bound):
@@ -298,7 +298,7 @@ def _named(ref: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(run: _Run, operation: Operation, names: Names) -> list[dict[str, Any]]:
-    """Give the operation's objects; of an expected one only its reference is filled."""
+    """Return the operation's objects; expected ones only get their reference filled."""
     objects = read_objects(operation.fields, run.test.folder, names)
     if not operation.is_templated:
         return objects

@@ -73,7 +73,7 @@ def sweep(api: Api, settled: Callable[[], None] = settle) -> None:
 
 
 def sweep_policies(api: Api) -> bool:
-    """Delete all policies and what belongs to them; tell whether there were any."""
+    """Delete all policies and what belongs to them; return whether any existed."""
     return _delete_all(api, [f"/apis/{kind}" for kind in _KINDS])
 
 
@@ -84,7 +84,7 @@ def sweep_made(api: Api) -> None:
 
 
 def _delete_all(api: Api, collections: Sequence[str], query: str = "") -> bool:
-    """Delete every object of the collections; tell whether there were any."""
+    """Delete every object of the collections; return whether any existed."""
     found = False
     for collection in collections:
         base, plural = collection.rsplit("/", 1)

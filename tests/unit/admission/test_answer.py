@@ -1,4 +1,4 @@
-"""Answers and denial texts are Kyverno's (docs/behaviour/controllers 2.2, 2.8)."""
+"""Answers and denial messages are Kyverno's (docs/behaviour/controllers 2.2, 2.8)."""
 
 import json
 

@@ -165,7 +165,7 @@ def test_nesting_is_bounded() -> None:
 
 
 def test_few_values_may_be_nested_deep() -> None:
-    """Red means: one megabyte stops a worker while its levels are counted."""
+    """A failure means: one megabyte stops a worker while its levels are counted."""
     depth = 300
     fit = DEEP_CONTAINERS_MAX // depth - 1
     deep = nested(depth)
@@ -191,7 +191,7 @@ def test_the_keys_of_a_large_review_are_bounded(more: int) -> None:
     "text", ["aa:bb:cc:dd:ee:ff\n", '{"a":1,"b":2},\n', '\\\\":":\\"', "::\\"]
 )
 def test_colons_in_texts_are_no_keys(text: str) -> None:
-    """Red means: an object with a list of addresses can never be changed again."""
+    """Otherwise an object with a list of addresses can never be changed again."""
     texts = text * (DECODED_KEYS_MAX // text.count(":") + 1)
     texts += " " * (4 << 20)
     body = review(object={"data": texts})

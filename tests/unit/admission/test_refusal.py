@@ -83,7 +83,7 @@ def test_a_valid_review_has_the_uid_that_decoding_finds(
 
 @pytest.mark.parametrize("piece", [b'\\"', b'a\\"', b'"",', b'{"a":', b"[{},"])
 def test_the_scan_is_bounded(piece: bytes) -> None:
-    """Red means: ten mebibytes of quotes stop a worker for seconds."""
+    """A failure means: ten mebibytes of quotes stop a worker for seconds."""
     body = b'{"request":{"a":"' + piece * (5 << 20)
     start = time.process_time()
     uid_of(body)

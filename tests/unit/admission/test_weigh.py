@@ -85,7 +85,7 @@ def test_any_value_takes_no_more_than_the_estimate(value: object) -> None:
 
 @pytest.mark.parametrize("name", DENSE)
 def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
-    """Red means: nobody can change an object that is in the cluster."""
+    """A failure means: nobody can change an object that is in the cluster."""
     stored = filled(DENSE[name], STORED_BYTES_MAX - 200)
     item = '{"metadata":{"name":"x"},"a":' + stored + "}"
     review = (
@@ -97,7 +97,7 @@ def test_an_update_of_the_largest_object_in_etcd_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["empty maps", "empty lists", "small maps"])
 def test_ten_mebibytes_of_nothing_are_not_decoded(name: str) -> None:
-    """Red means: 10 MiB of braces become a quarter of a gibibyte."""
+    """A failure means: 10 MiB of braces become a quarter of a gibibyte."""
     body = filled(DENSE[name], 10 << 20).encode()
     assert decoded_bytes(body) > DECODED_BYTES_MAX
     tracemalloc.start()

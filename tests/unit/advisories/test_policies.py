@@ -27,7 +27,7 @@ spec:
 
 
 class Labels:
-    """Namespaces with one label, which tells their name."""
+    """Namespaces with one label, which contains their name."""
 
     def labels(self, namespace: str) -> dict[str, str]:
         """Return the label of any namespace."""

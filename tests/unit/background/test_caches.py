@@ -1,7 +1,7 @@
 """What admission knows before the watches of the pool have brought it.
 
-Red means: a request is dropped by an older policy, exception or label, and what it asks
-for never comes.
+A failure means: a request is dropped by an older policy, exception or label, and what
+it asks for never comes.
 """
 
 import re
@@ -207,7 +207,7 @@ def test_a_watch_that_is_interrupted(api: FakeApi) -> None:
 
 
 def test_a_policy_that_goes_between_its_record_and_the_write(api: FakeApi) -> None:
-    """The object that is written afterwards goes, too."""
+    """The object that is written afterwards is deleted, too."""
     with term(api) as one:
         policy(api, rule(data=_DATA))
         one.settle()

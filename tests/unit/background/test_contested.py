@@ -1,4 +1,7 @@
-"""Objects that others change or delete each time. Red means: two controllers loop."""
+"""Objects that others change or delete each time.
+
+A failure means: two controllers loop.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

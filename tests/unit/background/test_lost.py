@@ -1,4 +1,4 @@
-"""Triggers that found no room in the journal: their policies are synced anew."""
+"""Triggers that found no room in the journal: their policies are synced again."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -92,7 +92,7 @@ def test_failure_is_told_and_tried_again(api: FakeApi) -> None:
 
 
 def test_last_attempt(api: FakeApi) -> None:
-    """A request that always fails comes at growing intervals, and then goes."""
+    """A request that always fails is retried at growing intervals, then deleted."""
     policy(api, rule(clone={"namespace": "b", "name": "absent"}))
     with term(api) as one:
         one.settle()
@@ -181,7 +181,7 @@ def test_update_that_changes_nothing(api: FakeApi) -> None:
 
 
 def test_another_object_of_the_name(api: FakeApi) -> None:
-    """A trigger that was made anew under its name is another one."""
+    """A trigger that was recreated under its name is another one."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -260,7 +260,7 @@ def test_policy_that_the_watch_has_not_brought(api: FakeApi) -> None:
 
 @pytest.mark.parametrize("stays", [False, True])
 def test_policy_that_comes_and_goes_unwatched(api: FakeApi, *, stays: bool) -> None:
-    """What it generated goes in the next term, unless the rule lets it stay."""
+    """The next holder deletes what it generated, unless the rule keeps it."""
     with term(api) as one:
         _generate_unwatched(one, orphanDownstreamOnPolicyDelete=stays)
     api.remove(f"{POLICIES}/p")
@@ -270,7 +270,7 @@ def test_policy_that_comes_and_goes_unwatched(api: FakeApi, *, stays: bool) -> N
 
 
 def test_policy_that_goes_while_its_rule_runs(api: FakeApi) -> None:
-    """The object that is written after the policy went goes as well."""
+    """An object that is written after the policy was deleted is deleted as well."""
     with term(api) as one:
         one.settle()
         policy(api, rule(data=_DATA))
@@ -512,7 +512,7 @@ def test_a_rule_gets_another_target(api: FakeApi, *, synchronize: bool) -> None:
 
 
 def test_clone_list(api: FakeApi) -> None:
-    """A source of a cloneList that goes takes its object along, and no other."""
+    """A deleted source of a cloneList takes its own clone with it, and no other."""
     for name in ("one", "two"):
         api.put(
             f"{CONFIG_MAPS.format('b')}/{name}",
@@ -577,7 +577,7 @@ def test_foreach(api: FakeApi) -> None:
 
 
 def test_objects_of_other_triggers(api: FakeApi) -> None:
-    """A trigger that goes takes its own object, and not those of others."""
+    """A deleted trigger takes its own object with it, and not those of others."""
     policy(api, rule(data=_DATA))
     with term(api) as one:
         one.settle()
@@ -682,7 +682,7 @@ def test_a_namespaced_policy_creates_nothing_for_the_whole_cluster(
 def test_last_attempt_at_what_a_policy_change_leads_to(
     api: FakeApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is counted, told in the log, and left until the next scan."""
+    """It is counted, logged, and left until the next scan."""
     trigger(api)
     existing = {**rule(clone={"namespace": "b", "name": "absent"})}
     policy(api, existing, generateExisting=True)

@@ -1,7 +1,7 @@
 """What generate and mutate-existing rules did becomes rows for the reports.
 
 Expected values: Kyverno pkg/background/{generate,mutate}, pkg/utils/report/results.go.
-Red means: a user of upstream misses a row, or a row tells something else.
+A failure means: a user of upstream misses a row, or a row says something else.
 """
 
 from typing import Any
@@ -63,7 +63,7 @@ def _follow(one: Term, recorder: Recorder) -> None:
     found = RuleResults(
         recorder.append, recorder.reporting, one.recorded, lambda: _NOW_NS
     )
-    # The term was opened without; its parts share the dependencies.
+    # The term began without them; its parts share the dependencies.
     object.__setattr__(one.dependencies, "results", found)
 
 

@@ -101,7 +101,7 @@ def _end(user: User) -> None:
 
 
 def test_deletion_that_others_refuse(user: User, on_delete: tuple[Term, Any]) -> None:
-    """It has no effect, and its request goes with a reason."""
+    """It has no effect, and its request is deleted with a reason."""
     one, effect = on_delete
     user.refused_delete(_TRIGGER)
     one.pass_s(40)

@@ -64,7 +64,11 @@ class Term:
 
     @property
     def informers(self) -> list[Any]:
-        return [*self.background.policies.informers, self.background.informer]
+        return [
+            *self.background.policies.informers,
+            *self.background.generating.policies.informers,
+            self.background.informer,
+        ]
 
     def start(self) -> None:
         for informer in self.informers:
@@ -72,14 +76,18 @@ class Term:
             assert informer.wait_synced(60)
 
     def stop(self) -> None:
+        self.background.generating.watches.stop()
         for informer in self.informers:
             informer.stop()
 
     def catch_up(self) -> None:
-        """Wait until the caches have every change, and the handlers were told."""
+        """Wait until the caches have every change and have called their handlers."""
         with self.api.lock:
             newest = self.api.version
-        for informer in self.informers:
+        for informer in (
+            *self.informers,
+            *self.background.generating.watches.informers,
+        ):
             wait_for(lambda one=informer: self._is_current(one, newest))
 
     def _is_current(self, informer: Any, newest: int) -> bool:

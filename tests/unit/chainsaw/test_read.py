@@ -1,6 +1,6 @@
 """The reader of chainsaw tests understands every step, or says that it does not.
 
-Red here means: an end-to-end case passes because a step of it was left out.
+A failure means: an end-to-end case passes because a step of it was left out.
 """
 
 from pathlib import Path

@@ -20,6 +20,7 @@ from tests.unit.kube.fake_api import FakeApi, wait_for
 Json = Any
 CLUSTER = "/apis/kyverno.io/v2/clustercleanuppolicies"
 NAMESPACED = "/apis/kyverno.io/v2/namespaces/{}/cleanuppolicies"
+CEL = "/apis/policies.kyverno.io/v1beta1"
 _ALL_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
@@ -144,22 +145,25 @@ class Controller:
         self.cleanup = Cleanup(dependencies)
 
     def start(self) -> None:
-        for informer in self.cleanup.policies.informers:
+        for informer in self._of_policies():
             informer.start()
             assert informer.wait_synced(60)
         self.cleanup.ttl.refresh()
         self.catch_up()
 
     def stop(self) -> None:
-        for informer in self.cleanup.policies.informers:
+        for informer in self._of_policies():
             informer.stop()
         self.cleanup.ttl.watches.stop()
+
+    def _of_policies(self) -> list[Any]:
+        return [*self.cleanup.exceptions.informers, *self.cleanup.informers]
 
     def catch_up(self) -> None:
         """Wait until every cache has the newest version of each object."""
         watches = self.cleanup.ttl.watches.all()
         informers: list[Any] = [
-            *self.cleanup.policies.informers,
+            *self._of_policies(),
             *watches.values(),
         ]
         for informer in informers:
@@ -247,6 +251,45 @@ def policy(  # noqa: PLR0913 - the parts of an object
         spec=given,
         status=status or {},
     )
+
+
+def deleting(
+    api: FakeApi,
+    name: str = "d",
+    *,
+    namespace: str = "",
+    resources: Sequence[str] = ("configmaps",),
+    status: Json = None,
+    annotations: Json = None,
+    **spec: Json,
+) -> Json:
+    """Store a DeletingPolicy that deletes ConfigMaps once a minute by default."""
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": list(resources)}
+    given = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "schedule": "* * * * *",
+        **spec,
+    }
+    base = f"{CEL}/namespaces/{namespace}/namespaceddeletingpolicies"
+    metadata = {
+        "creationTimestamp": at(0),
+        "generation": 1,
+        "annotations": annotations or {},
+    }
+    return api.put(
+        f"{base if namespace else f'{CEL}/deletingpolicies'}/{name}",
+        apiVersion="policies.kyverno.io/v1beta1",
+        kind="NamespacedDeletingPolicy" if namespace else "DeletingPolicy",
+        metadata=metadata,
+        spec=given,
+        status=status or {},
+    )
+
+
+def deleting_status(api: FakeApi, name: str = "d", namespace: str = "") -> Json:
+    plural = "namespaceddeletingpolicies" if namespace else "deletingpolicies"
+    with api.lock:
+        return api.objects[CEL, namespace, plural, name].get("status") or {}
 
 
 def config_map(  # noqa: PLR0913 - the parts of an object

@@ -1,4 +1,4 @@
-"""Lost leases, dead and suspended holders: nothing is forgotten, nothing goes twice."""
+"""Lost leases, dead and suspended holders: each due object is deleted exactly once."""
 
 import threading
 import time

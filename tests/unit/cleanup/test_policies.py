@@ -628,7 +628,7 @@ def test_labels_of_namespaces(api: FakeApi, due: Any) -> None:
 
 @pytest.mark.parametrize("tier", ["old", "new"])
 def test_newer_labels_of_a_namespace(api: FakeApi, due: Any, tier: str) -> None:
-    """Objects would go although a label spares their namespace by now."""
+    """Objects would be deleted although a new label exempts their namespace."""
     selector = {"matchLabels": {"tier": "old"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
     policy(api, match={"any": [{"resources": resources}]})
@@ -645,7 +645,7 @@ def test_newer_labels_of_a_namespace(api: FakeApi, due: Any, tier: str) -> None:
 def test_labels_that_cannot_be_read_forget_nothing(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
-    """The run goes on when the API server is back."""
+    """The run continues when the API server is back."""
     serve_kinds(api)
     selector = {"matchLabels": {"tier": "old"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
@@ -986,5 +986,5 @@ def test_a_holder_that_ends_leaves_no_alert(
     with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
         one.settle()
         assert recorded.counts[key] == 1
-        one.cleanup.controller.stop()
+        one.cleanup.leave()
         assert recorded.counts[key] == 0

@@ -45,11 +45,11 @@ def labelled(api: FakeApi, name: str, value: str, **fields: Json) -> Json:
 
 
 def calls(api: FakeApi) -> int:
-    """Return the number of requests, without watches that begin anew."""
+    """Return the number of requests, without watches that start again."""
     return api.count("") - api.count("watch=1")
 
 
-# Created at 2026-01-01T00:00:10Z; the value, and the second of that day when it goes.
+# Created at 2026-01-01T00:00:10Z; the value, and the second of its deletion.
 TIMES: list[tuple[str, float]] = [
     ("30s", 40),
     ("10m", 610),

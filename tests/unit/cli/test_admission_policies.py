@@ -164,7 +164,7 @@ spec: {policyName: v, validationActions: [Deny]}
         "Ignore",
     )
     (rule,) = policy["rules"]
-    assert rule["body"] == "2 validations, 1 matchConditions"
+    assert rule["body"] == "2 validations, 1 matchCondition"
     assert rule["kinds"] == ["apps/v1/deployments", "apps/v1/statefulsets"]
     assert rule["operations"] == ["CREATE", "UPDATE"]
     assert rule["action"] == "bound by b"

@@ -1,6 +1,6 @@
 """``bench`` measures every rule, and the slow one comes first.
 
-Red here means: somebody tunes the wrong policy.
+A failure means: somebody tunes the wrong policy.
 """
 
 import json

@@ -1,6 +1,6 @@
 """``bench --cluster`` takes what the flags do not name from the cluster.
 
-Red here means: somebody tunes a policy that the cluster does not have.
+A failure means: somebody tunes a policy that the cluster does not have.
 """
 
 import json

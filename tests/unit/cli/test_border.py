@@ -3,7 +3,7 @@
 Upstream holds a document against the definition of its kind first: an unknown field
 loses the path, anything else leaves the document out, and both end with 0. What passes
 is checked, and a policy that fails is skipped, which ends with 1. For every constraint
-of every definition a document is made that is sound but for this one.
+of every definition a document is made that is valid except for this one.
 """
 
 import json
@@ -151,7 +151,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Json], str]:
 
 
 DIFFERENT = {json.dumps(schema): key for key, schema in SCHEMAS.items()}
-"""Kinds with the same definition are held against it once."""
+"""Kinds with the same definition are compared with it once."""
 
 
 @pytest.mark.parametrize("key", DIFFERENT.values(), ids="/".join)

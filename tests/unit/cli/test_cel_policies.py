@@ -225,8 +225,8 @@ def test_lint_for_the_server(command: Command, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "body", "effects"),
     [
-        (MUTATING, "1 mutations", ["pure"]),
-        (GENERATING, "1 expressions", ["calls the cluster"]),
+        (MUTATING, "1 mutation", ["pure"]),
+        (GENERATING, "1 expression", ["calls the cluster"]),
         (DELETING, "schedule * * * * *", ["pure"]),
     ],
 )

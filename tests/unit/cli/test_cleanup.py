@@ -138,7 +138,7 @@ def test_a_policy_that_cannot_run_is_refused(
 def test_a_namespace_goes_while_the_command_runs(
     api: FakeApi, command: Command
 ) -> None:
-    """The command would end, or tell of a problem, because of what is gone."""
+    """The command would end, or report a problem, because of what is gone."""
     selector = {"matchLabels": {"team": "a"}}
     resources = {"kinds": ["ConfigMap"], "namespaceSelector": selector}
     policy(api, "all", schedule="@hourly", match={"any": [{"resources": resources}]})

@@ -1,7 +1,7 @@
 """Mutate rules on a deletion, as the real program 1.18.2 answers.
 
-Every expected status and text was printed by it. Red means: a pipeline that applies
-policies to deletions sees other results than with Kyverno.
+Every expected status and text was printed by it. A failure means: a pipeline that
+applies policies to deletions sees other results than with Kyverno.
 """
 
 import json

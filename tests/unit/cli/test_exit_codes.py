@@ -1,6 +1,6 @@
 """The exit codes of every command are those of its help page.
 
-Red here means: a pipeline that reads the help treats a failure as a success.
+A failure means: a pipeline that reads the help treats a failure as a success.
 """
 
 from pathlib import Path

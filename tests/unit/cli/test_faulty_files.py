@@ -1,4 +1,4 @@
-"""A file of the wrong shape is told with its place; it never ends in a traceback."""
+"""A file of the wrong shape is reported with its line, never with a traceback."""
 
 from pathlib import Path
 

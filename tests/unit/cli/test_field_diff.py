@@ -1,4 +1,4 @@
-"""Differences are told by field, in the test file's own terms."""
+"""Differences are reported by field, in the test file's own terms."""
 
 from pathlib import Path
 

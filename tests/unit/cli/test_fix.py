@@ -88,7 +88,7 @@ def test_test_file(command: Command, tmp_path: Path, pods_file: Path) -> None:
     (tmp_path / "values.yaml").write_text("globalValues: {a: b}\n")
     file = tmp_path / "kyverno-test.yaml"
     file.write_text(OLD_TEST)
-    # Its fields of old are unknown; without them it would be told as deprecated.
+    # Its old fields are unknown; without them it would be reported as deprecated.
     assert 'unknown field "resource"' in command("test", tmp_path).out
     done = command("fix", "test", tmp_path, "--save", "--compress")
     assert "uses deprecated `status` field" in done.out

@@ -145,7 +145,7 @@ def test_the_pool_does_what_was_shown(
 def test_a_file_that_lacks_a_rule(
     cluster: FakeApi, command: Command, tmp_path: Path
 ) -> None:
-    """What goes with a removed rule would not be seen before the policy is stored."""
+    """Deletions by a removed rule would not be seen before the policy is stored."""
     raw = dict(policy(cluster, rule(data=_data())))
     other = rule("other", sync=False, data=_data("2"), generateExisting=True)
     other["generate"]["name"] = "other-{{request.object.metadata.name}}"

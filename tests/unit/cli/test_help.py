@@ -1,6 +1,6 @@
-"""Every help page is complete: examples that run, exit codes, near names, ``-h``.
+"""Every help page is complete: examples that run, exit codes, suggestions, ``-h``.
 
-Red here means: somebody copies an example that does not work, or meets a flag that the
+A failure means: somebody copies an example that does not work, or meets a flag that the
 help does not explain.
 """
 
@@ -67,6 +67,27 @@ def test_every_flag_is_explained(path: tuple[str, ...]) -> None:
         if isinstance(param, click.Option):
             assert param.help, param.opts
             assert param.help.endswith((".", ")")), param.help
+
+
+@pytest.mark.parametrize(
+    ("words", "flag", "default"),
+    [
+        (["bench"], "--seconds", "2.0"),
+        (["lint"], "--target", "server"),
+        (["report"], "--limit", "1000"),
+        (["apply"], "--batch-size", "100"),
+    ],
+)
+def test_defaults_are_shown(
+    command: Command, words: list[str], flag: str, default: str
+) -> None:
+    entry = command(*words, "--help").out.partition(f"{flag} ")[2].partition("\n  -")[0]
+    assert f"[default: {default}" in " ".join(entry.split())
+
+
+@pytest.mark.parametrize("path", PATHS, ids=IDS)
+def test_no_empty_default_is_shown(command: Command, path: tuple[str, ...]) -> None:
+    assert 'default: ""' not in command(*path, "--help").out
 
 
 @pytest.mark.parametrize("path", PATHS, ids=IDS)

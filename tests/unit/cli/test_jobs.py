@@ -1,4 +1,4 @@
-"""Workers give what one process gives; a lost one is told, never waited for."""
+"""Workers give what one process gives; a lost one is reported, never waited for."""
 
 import os
 import signal

@@ -93,12 +93,12 @@ def test_across_files(command: Command, tmp_path: Path) -> None:
 def test_kind_that_is_not_evaluated(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(
-        "---\napiVersion: policies.kyverno.io/v1alpha1\nkind: ImageValidatingPolicy\n"
-        "metadata: {name: p}\nspec: {}\n"
+        "---\napiVersion: policies.kyverno.io/v1alpha1\nkind: ValidatingPolicy\n"
+        "metadata: {name: p}\nspec: {evaluation: {mode: HTTP}, variables: 3}\n"
     )
     assert _places(_findings(command, file)) == {
         (3, "lint.unsupported"),
-        (5, "policy.required"),
+        (5, "policy.type"),
     }
 
 
@@ -188,7 +188,7 @@ spec:
 
 
 def test_expressions_that_do_not_compile(command: Command, tmp_path: Path) -> None:
-    """Every one is told with its line, and its column within the text."""
+    """Each is reported with its line, and its column within the text."""
     file = tmp_path / "p.yaml"
     file.write_text(EXPRESSIONS)
     found = [

@@ -1,6 +1,6 @@
 """``lint`` and ``explain`` say what the server refuses, before it does.
 
-Red here means: a pipeline passes a policy that is not in force in the cluster.
+A failure means: a pipeline passes a policy that is not in force in the cluster.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Objects are judged one by one, however many lists a file wraps around them.
 
-The outcome of the plain documents is what every wrapping is held against.
+The outcome of the plain documents is what every wrapping is compared with.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Hold what is loaded of a policy file to what the real program's loader took.
+"""Compare what is loaded of a policy file with what the real program loads.
 
-Red here means: a policy counts that upstream leaves out, or the other way round: names,
-labels, status, null in maps of texts, empty lists, repeated keys. The answers in
-``loaded_documents.json`` are those of Kyverno 1.18.2's own loader.
+A failure means: a policy counts that upstream leaves out, or the other way round:
+names, labels, status, null in maps of strings, empty lists, repeated keys. The answers
+in ``loaded_documents.json`` are those of Kyverno 1.18.2's own loader.
 """
 
 import json
@@ -34,7 +34,7 @@ def _count(found: PolicySet) -> int:
 
 @pytest.mark.parametrize("case", _CASES)
 def test_the_answer_is_the_real_loaders(tmp_path: Path, case: dict[str, str]) -> None:
-    """Left out alone, its neighbour stays; or the whole path goes."""
+    """Left out alone, its neighbour stays; or the whole path is left out."""
     found = _load(tmp_path, case["text"] + _NEIGHBOUR)
     wanted = {"loaded": 2, "left out": 1, "path left out": 0}[case["answer"]]
     assert _count(found) == wanted
@@ -55,7 +55,7 @@ def test_annotations_have_a_limit(tmp_path: Path) -> None:
 
 
 def test_null_among_texts(tmp_path: Path) -> None:
-    """Metadata is read into Go's maps of texts; maps of the spec lose their nulls."""
+    """Metadata is read into Go's maps of strings; maps of the spec lose their nulls."""
     text = """
 apiVersion: kyverno.io/v1
 kind: ClusterPolicy

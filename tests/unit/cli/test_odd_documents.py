@@ -1,9 +1,9 @@
 """Judge by policies, and objects, that are odd but that upstream takes or refuses.
 
-Red here means: another verdict or exit code than ``kyverno apply`` of 1.18.2 has for
+A failure means: another verdict or exit code than ``kyverno apply`` of 1.18.2 has for
 an empty list, a kind of too many parts, a name that is no text, or a policy that the
-API server enforces itself. Source: docs/behaviour/cli 4, 5;
-docs/behaviour/engine 10.5, 10.6.
+API server enforces itself. Source: docs/behaviour/cli 4, 5; docs/behaviour/engine 10.5,
+10.6.
 """
 
 from pathlib import Path
@@ -107,7 +107,7 @@ def test_policies(
 def test_names_that_are_no_texts(
     command: Command, tmp_path: Path, metadata: str, path: str
 ) -> None:
-    """They are read as empty ones, and the run goes on."""
+    """They are read as empty ones, and the run continues."""
     policy = _rule("Namespace", "validate: {message: No., deny: {}}")
     (tmp_path / "policy.yaml").write_text(policy)
     resource = f"apiVersion: v1\nkind: Namespace\nmetadata: {metadata}\n"

@@ -1,4 +1,4 @@
-"""Files that only policies in CEL read: decoded strictly, told when nothing does."""
+"""Files that only policies in CEL read: decoded strictly, reported if unused."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The GitHub action and the hooks of pre-commit run what they declare.
 
-Red here means: the next pull request of every user fails, or is not checked.
+A failure means: the next pull request of every user fails, or is not checked.
 """
 
 import os
@@ -22,7 +22,7 @@ HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Give a user's repository, and the program where the action installs it."""
+    """Return a user's repository, and the program where the action installs it."""
     bin_folder = tmp_path / "runner" / "kyverno-mp" / "bin"
     bin_folder.mkdir(parents=True)
     program = bin_folder / "kyverno-mp"

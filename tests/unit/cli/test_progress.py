@@ -1,6 +1,6 @@
 """A long run shows its progress on a terminal, and nothing of it in a pipe.
 
-Red here means: control characters stand in a log, or a long run looks dead.
+A failure means: control characters stand in a log, or a long run looks dead.
 """
 
 import io

@@ -1,6 +1,6 @@
 """Recorded requests against other policies: each changed verdict, and no false "same".
 
-Red here means: a team applies policies that deny what a replay had called unchanged.
+A failure means: a team applies policies that deny what a replay had called unchanged.
 """
 
 import gzip

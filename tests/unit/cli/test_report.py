@@ -1,7 +1,7 @@
 """Reports of files and of a cluster in every format; their names attack the reader.
 
-Red here means: a failure is missing from what people or pipelines read, or a name in
-a report becomes code in the page.
+A failure means: a failure is missing from what people or pipelines read, or a name in a
+report becomes code in the page.
 """
 
 import base64

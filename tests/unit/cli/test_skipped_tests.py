@@ -16,7 +16,6 @@ spec: {spec}
 """
 SPECS = {
     "ValidatingPolicy": "{validations: [], evaluation: {mode: HTTP}}",
-    "ImageValidatingPolicy": "{validations: [{expression: 'true'}], attestors: []}",
 }
 MATCHED = LATEST_POLICY.replace("no-latest", "in-cel").partition("    validate:")[0]
 ANYONE = "attestations: [{type: https://example.com/v1}]"

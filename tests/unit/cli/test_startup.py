@@ -1,6 +1,6 @@
 """A command imports what it needs, and no more: the start is most of a short run.
 
-Counts of modules, not times: those depend on the machine. Red here means: every call
+Counts of modules, not times: those depend on the machine. A failure means: every call
 of the command line became slower. README, "Performance", has the times.
 """
 

@@ -158,7 +158,7 @@ NAMES = [
 def test_names_may_differ_in_case(
     command: Command, tmp_path: Path, name: str, other: Json
 ) -> None:
-    """A name that was not taken would be told as unknown, and no test be run."""
+    """A name that was not taken would be reported as unknown, and no test would run."""
     (tmp_path / "1.yaml").write_text(LATEST_POLICY)
     (tmp_path / "pods.yaml").write_text(pod("bad", "nginx:latest"))
     (tmp_path / "kyverno-test.yaml").write_text(_test({name: other(name)}))

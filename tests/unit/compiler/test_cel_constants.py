@@ -61,7 +61,7 @@ ENVIRONMENT = cel_environment({}, params=False, authorizer=False)
     ],
 )
 def test_a_constant_that_cannot_be_converted(text: str, failure: str) -> None:
-    """Red means: a rule passes that denies every object in Kyverno."""
+    """A failure means: a rule passes that denies every object in Kyverno."""
     found, _ = compile_text(text, ENVIRONMENT, types.BOOL)
     wanted = f"program instantiation failed: {failure}" if failure else ""
     assert found.error == wanted

@@ -7,7 +7,7 @@ from kyverno_mp.policy.fields.conditions import AnyAllConditions, AnyAllConditio
 
 
 def test_an_empty_any_differs_from_an_absent_one() -> None:
-    """Red means: a foreach entry runs, or is skipped, against its preconditions."""
+    """Otherwise a foreach entry runs, or is skipped, against its preconditions."""
     absent = build_conditions(msgspec.convert({"all": []}, AnyAllConditions))
     empty = build_conditions(msgspec.convert({"any": []}, AnyAllConditions))
     assert absent is not None
@@ -18,7 +18,7 @@ def test_an_empty_any_differs_from_an_absent_one() -> None:
 
 
 def test_blocks_of_exceptions_are_marked() -> None:
-    """Red means: ``any: []`` of a PolicyException is false, which upstream is true."""
+    """Otherwise ``any: []`` of a PolicyException is false; upstream, it is true."""
     block = msgspec.convert({"any": []}, AnyAllConditionsV2)
     built = build_conditions(block, of_exception=True)
     assert built is not None
@@ -30,7 +30,7 @@ def test_blocks_of_exceptions_are_marked() -> None:
 
 
 def test_every_part_of_a_condition_is_read() -> None:
-    """Red means: a part that is lost changes what the condition compares."""
+    """A failure means: a part that is lost changes what the condition compares."""
     raw = {"key": "{{ a }}", "operator": "AnyIn", "value": [1], "message": "m"}
     built = build_conditions(msgspec.convert({"all": [raw]}, AnyAllConditions))
     assert built is not None

@@ -1,6 +1,7 @@
 """The leader's part: a record leaves its journal when its events are written.
 
-Red means: an API server that is away, or one bad record, costs events or stops them.
+A failure means: an API server that is away, or one bad record, costs events or stops
+them.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The webhooks of policies in CEL.
 
-Red here means: the API server does not ask us, or one policy makes it refuse the
+A failure means: the API server does not ask us, or one policy makes it refuse the
 webhooks of all.
 """
 
@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from kyverno_mp.controllers.cel_status import cel_status_of
-from kyverno_mp.controllers.webhook_config.cel import DecodedCelPolicies, cel_webhooks
+from kyverno_mp.controllers.webhook_config.cel import (
+    cel_mutating_webhooks,
+    cel_webhooks,
+)
+from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX, WEBHOOK_PATH_CHARACTERS_MAX
-from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+from kyverno_mp.policy.served_cel import AnyServedPolicy
 from tests.unit.controllers.match_conditions import NEWER, OLD
 
 PODS = {
@@ -26,7 +30,7 @@ PODS = {
 SERVICES = PODS | {"resources": ["services"]}
 
 
-def documents(*raws: dict[str, Any]) -> tuple[AnyValidatingPolicy, ...]:
+def documents(*raws: dict[str, Any]) -> tuple[AnyServedPolicy, ...]:
     return DecodedCelPolicies().decode(json.dumps(raw).encode() for raw in raws)
 
 
@@ -329,3 +333,72 @@ def test_the_status_is_upstreams() -> None:
     failed = cel_status_of(one, status, later, ready=False, message="why")
     condition = failed["conditionStatus"]["conditions"][0]
     assert (condition["status"], condition["message"]) == ("False", "why")
+
+
+def mutating(name: str = "m", namespace: str = "", **spec: Any) -> dict[str, Any]:
+    given = policy(name, namespace, **spec)
+    expression = "Object{metadata: Object.metadata{name: 'x'}}"
+    given["kind"] = "NamespacedMutatingPolicy" if namespace else "MutatingPolicy"
+    del given["spec"]["validations"]
+    given["spec"]["mutations"] = [
+        {
+            "patchType": "ApplyConfiguration",
+            "applyConfiguration": {"expression": expression},
+        }
+    ]
+    return given
+
+
+def mutating_webhooks(*raws: dict[str, Any]) -> dict[str, Any]:
+    options = WebhookOptions(ca_bundle=b"ca")
+    found = cel_mutating_webhooks(documents(*raws), options)
+    return {one["name"]: one for one in found}
+
+
+class TestMutatingPolicies:
+    def test_each_kind_has_its_configuration(self) -> None:
+        given = (policy("v"), mutating("b"), mutating("a"), mutating("n", "space"))
+        assert set(webhooks(*given)) == {"vpol.validate.kyverno.svc-fail"}
+        found = mutating_webhooks(*given)
+        assert {name: path_of(one) for name, one in found.items()} == {
+            "mpol.validate.kyverno.svc-fail": "/mpol/a/b",
+            "nmpol.validate.kyverno.svc-fail": "/nmpol-keys/space/n",
+        }
+        assert {one["reinvocationPolicy"] for one in found.values()} == {"Never"}
+        assert {one["sideEffects"] for one in found.values()} == {"NoneOnDryRun"}
+        selector = found["nmpol.validate.kyverno.svc-fail"]["namespaceSelector"]
+        assert ["space"] in [one["values"] for one in selector["matchExpressions"]]
+
+    def test_one_with_conditions_has_a_webhook_of_its_own(self) -> None:
+        condition = {"name": "c", "expression": "request.name != 'x'"}
+        (found,) = mutating_webhooks(mutating(matchConditions=[condition])).values()
+        assert found["name"] == "mpol.validate.kyverno.svc-fail-finegrained-m"
+        assert found["matchConditions"] == [condition]
+
+    @pytest.mark.parametrize("name", ["variables.v == 'x'", "namespaceObject == null"])
+    def test_conditions_that_the_api_server_lacks_stay_here(self, name: str) -> None:
+        condition = {"name": "c", "expression": name}
+        variables = [{"name": "v", "expression": "'x'"}]
+        given = mutating(matchConditions=[condition], variables=variables)
+        (found,) = mutating_webhooks(given).values()
+        assert found["name"] == "mpol.validate.kyverno.svc-fail"
+        assert "matchConditions" not in found
+
+    def test_copies_are_covered(self) -> None:
+        (found,) = mutating_webhooks(mutating(rules=(PODS,))).values()
+        covered = {name for rule in found["rules"] for name in rule["resources"]}
+        assert {"pods", "deployments", "cronjobs"} <= covered
+
+    def test_admission_off(self) -> None:
+        off = {"admission": {"enabled": False}}
+        assert mutating_webhooks(mutating(evaluation=off)) == {}
+
+    def test_the_status_has_the_copies(self) -> None:
+        (given,) = documents(mutating(rules=(PODS,)))
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+        found = cel_status_of(given, {}, now, ready=True, message="")
+        assert found["conditionStatus"]["ready"] is True
+        assert set(found["autogen"]["configs"]) == {"cronjobs", "defaults"}
+        config = found["autogen"]["configs"]["cronjobs"]
+        assert [one["kind"] for one in config["targets"]] == ["CronJob"]
+        assert config["spec"]["mutations"][0]["patchType"] == "ApplyConfiguration"

@@ -1,4 +1,4 @@
-"""The status of an entry is true of the lease holder, and one failure is no other's."""
+"""The status of an entry describes the lease holder; entries fail independently."""
 
 from datetime import UTC, datetime
 from typing import Any

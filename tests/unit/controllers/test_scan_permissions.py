@@ -1,6 +1,6 @@
-"""What the status of a ValidatingPolicy tells of the permissions of scans.
+"""The permissions of scans in the status of a ValidatingPolicy.
 
-Red here means: a policy is Ready although no report will ever be written for it.
+A failure means: a policy is Ready although no report will ever be written for it.
 """
 
 import json
@@ -13,12 +13,12 @@ import pytest
 from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.policy_status import InForce, PolicyStatuses
 from kyverno_mp.controllers.scan_permissions import scan_permissions
-from kyverno_mp.controllers.webhook_config.cel import DecodedCelPolicies
+from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.limits import SCAN_PERMISSION_RESOURCES_MAX
 from kyverno_mp.policy.ports import PermissionTarget
-from kyverno_mp.policy.validating_policy import AnyValidatingPolicy
+from kyverno_mp.policy.served_cel import AnyServedPolicy
 from tests.unit.kube.fake_api import running
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -63,7 +63,7 @@ def raw(*resources: str, group: str = "apps") -> dict[str, Any]:
     }
 
 
-def decoded(document: dict[str, Any]) -> AnyValidatingPolicy:
+def decoded(document: dict[str, Any]) -> AnyServedPolicy:
     (found,) = DecodedCelPolicies().decode([json.dumps(document).encode()])
     return found
 

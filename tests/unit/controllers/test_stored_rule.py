@@ -1,7 +1,8 @@
 """Generated rules stand in the status as the real program writes them.
 
-Red means: what compares ``status.autogen`` of both programs finds a difference, or the
-status is written again and again. Expected values: docs/behaviour/controllers 3.8.
+A failure means: what compares ``status.autogen`` of both programs finds a difference,
+or the status is written again and again. Expected values: docs/behaviour/controllers
+3.8.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """Many clients at once: who may read pages gets them, whatever others do.
 
-Red here means: requests without a token close those of readers, pages queue without
+A failure means: requests without a token close those of readers, pages queue without
 end, or are written for nobody.
 """
 
@@ -22,7 +22,7 @@ TOKEN = "a-token-of-some-length"
 
 
 class Slow:
-    """A site that writes a page when the test allows it, and tells what it does."""
+    """A site that writes a page when the test allows it, and records what it does."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

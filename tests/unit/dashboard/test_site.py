@@ -1,7 +1,7 @@
 """The pages of the dashboard, as a browser gets them.
 
-Red here means: a name becomes code in the page, somebody without the token reads it, or
-a page costs more than what it shows.
+A failure means: a name becomes code in the page, somebody without the token reads it,
+or a page costs more than what it shows.
 """
 
 import base64

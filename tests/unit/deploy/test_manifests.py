@@ -1,7 +1,7 @@
 """deploy/ is what its parts say, keeps to our own policies, and grants no more.
 
-Red here means: a part was changed without `python deploy/compose.py`, or a manifest got
-rights or loose ends that our users would have to answer for.
+A failure means: a part was changed without `python deploy/compose.py`, or a manifest
+got rights or loose ends that our users would have to answer for.
 """
 
 import ast
@@ -344,6 +344,10 @@ def test_the_admission_role_writes_what_it_uses(
         "globalcontextentries/status": {"update"},
         "validatingpolicies/status": {"update"},
         "namespacedvalidatingpolicies/status": {"update"},
+        "mutatingpolicies/status": {"update"},
+        "namespacedmutatingpolicies/status": {"update"},
+        "generatingpolicies/status": {"update"},
+        "namespacedgeneratingpolicies/status": {"update"},
         "updaterequests": {"create", "update"},
         "ephemeralreports": {"create", "update"},
         "events": {"create", "patch"},
@@ -450,7 +454,7 @@ def test_the_environment_is_one_that_we_take(objects: list[dict[str, Any]]) -> N
 
 
 def test_pods_are_kept_apart_and_first(objects: list[dict[str, Any]]) -> None:
-    """Whatever node, zone or quarrel for room: one replica goes on answering."""
+    """Whichever node or zone fails, or is full: one replica continues to answer."""
     spec = deployment(objects)["spec"]
     pod = spec["template"]["spec"]
     assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0

@@ -1,6 +1,6 @@
 """Find what a text cites of ``docs/``, and say which of it does not exist.
 
-``docs/behaviour/README.md`` tells how a section is cited: the folder and its number, as
+``docs/behaviour/README.md`` says how a section is cited: the folder and its number, as
 in "docs/behaviour/engine 6.8, 9.1-9.3"; a file outside the folders with its own name.
 Next: test_citations.
 """
@@ -60,7 +60,7 @@ def as_prose(source: str) -> str:
 
 
 def faults(source: str) -> Iterator[str]:
-    """Yield each citation that leads nowhere."""
+    """Yield each citation whose target does not exist."""
     text = as_prose(source)
     for found in _PRIVATE.finditer(text):
         yield f"{found[0]}: no clone has this file"

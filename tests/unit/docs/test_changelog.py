@@ -1,4 +1,4 @@
-"""The changelog is by version. Red here means: a release has no heading of its own."""
+"""The changelog is by version. A failure means: a release has no heading of its own."""
 
 import re
 

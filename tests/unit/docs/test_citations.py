@@ -1,7 +1,7 @@
-"""What modules cite can be read in a clone. Red here means: a citation leads nowhere.
+"""What modules cite can be read in a clone. A failure means: a citation leads nowhere.
 
-``Source:`` in a module's card tells what the module follows; a comment with a number
-tells where a quirk is described. See docs/behaviour/README.md.
+``Source:`` in a module's card says what the module follows; a comment with a number
+says where a quirk is described. See docs/behaviour/README.md.
 """
 
 import ast

@@ -1,6 +1,6 @@
 """docs/first-policy.md: its files and its console sessions are true.
 
-Red here means: a newcomer who follows the page sees something else than it shows.
+A failure means: a newcomer who follows the page sees something else than it shows.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""The glossary names modules that exist. Red: a thing moved and its word did not."""
+"""The glossary names modules that exist.
+
+A failure means: a thing moved and its word did not.
+"""
 
 import re
 
@@ -21,7 +24,7 @@ def test_places_exist() -> None:
 
 
 def test_a_word_stands_once() -> None:
-    """Two meanings of one word are told in one place."""
+    """Two meanings of one word belong into one row."""
     text = (ROOT / "docs/glossary.md").read_text()
     words = [
         word.strip()

@@ -1,4 +1,4 @@
-"""docs/ir.md tells every record and field of the IR. Red here means: the page lies.
+"""docs/ir.md describes every record and field of the IR, and nothing else.
 
 It is the contract for other front ends and other evaluators, like OPA's page on its IR.
 """

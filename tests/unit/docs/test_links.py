@@ -1,4 +1,4 @@
-"""Links of the documentation lead somewhere. Red here means: a reader gets a 404.
+"""Links of the documentation lead somewhere. A failure means: a reader gets a 404.
 
 `zensical build --strict` checks the pages of the site again, as it renders them. It
 knows neither the README nor whether the navigation has every page.

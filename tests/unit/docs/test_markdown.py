@@ -1,7 +1,9 @@
-"""Pages mean the same to GitHub and to the site. Red: the site shows a list as a text.
+"""Pages mean the same to GitHub and to the site.
+
+A failure means: the site shows a list as a text.
 
 The site's Markdown begins a list or a table after an empty line only, and nests by four
-blanks; GitHub takes both that and less.
+spaces; GitHub accepts that and less.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The README is short and true. Red here means: the first page misleads a newcomer."""
+"""The README is short and true. A failure means: the first page misleads a newcomer."""
 
 import json
 import re

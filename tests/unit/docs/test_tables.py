@@ -1,4 +1,6 @@
-"""The generated parts of the documentation equal the code. Red here: a page lies.
+"""The generated parts of the documentation equal the code.
+
+A failure means: a page lies.
 
 A generated part stands between ``<!-- name -->`` and ``<!-- /name -->``.
 `python -m tests.unit.docs.test_tables` writes all of them.
@@ -71,7 +73,7 @@ def test_a_generated_part_equals_the_code(name: str) -> None:
 
 
 def test_every_marked_part_is_checked() -> None:
-    """A part whose marker nobody knows would be written by hand and grow old."""
+    """A part whose marker is unknown would be edited by hand and become outdated."""
     marked = {
         (name, str(path.relative_to(ROOT)))
         for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))

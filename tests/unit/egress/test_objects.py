@@ -154,7 +154,7 @@ def test_kinds_of_a_worker_are_those_of_discovery(api: FakeApi) -> None:
 
 
 def test_what_is_not_known_is_asked_for_but_not_each_time(api: FakeApi) -> None:
-    """A policy that comes right after its CRD is not told that the kind is missing."""
+    """A policy that comes right after its CRD is not refused for a missing kind."""
     api.answers["/api"] = {"versions": []}
     api.answers["/apis"] = {
         "groups": [{"versions": [{"groupVersion": "example.com/v1"}]}]
@@ -198,7 +198,7 @@ def test_permissions_are_asked_once_for_a_while(api: FakeApi) -> None:
     assert not permissions.allows(account, "get", target("a"))
     assert api.count("POST") == 2
     api.answers[REVIEWS] = {"status": {"allowed": True}}
-    # Whoever grants a permission tries again at once.
+    # After a permission is granted, people retry at once.
     assert permissions.allows(account, "get", target("a"))
 
 

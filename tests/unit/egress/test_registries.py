@@ -202,7 +202,7 @@ def test_a_name_that_an_expression_looks_up_has_a_bound(
 
     with pytest.raises(KubeUnavailable) as raised:
         Lookups(resolve).soon("a.example")
-    assert raised.value.code == "reach.dns"
+    assert raised.value.code == "egress.dns"
     gate.set()
     monkeypatch.undo()
     assert Lookups(resolve).soon("a.example") == ["127.0.0.1"]

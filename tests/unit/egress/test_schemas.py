@@ -1,7 +1,7 @@
 """Schemas as a worker reads them from the API server, for warnings only.
 
-Red means: a changed CRD is evaluated by what it was; or an API server that is slow,
-broken or hostile at ``/openapi/v3`` holds up a policy, or fills the memory.
+A failure means: a changed CRD is evaluated by what it was; or an API server that is
+slow, broken or hostile at ``/openapi/v3`` holds up a policy, or fills the memory.
 """
 
 import json

@@ -55,7 +55,7 @@ def test_ghsa_459x_q9hg_4gpq_ssrf(address: str) -> None:
     target = target_of("http://example.com/")
     with pytest.raises(ExpressionFailed) as raised:
         allowed(target, [address], CLOSED)
-    assert raised.value.code == "reach.denied"
+    assert raised.value.code == "egress.denied"
 
 
 def test_addresses_of_the_world_are_open() -> None:
@@ -114,7 +114,7 @@ def test_what_is_neither_a_host_nor_a_range_is_refused(entry: str) -> None:
 def test_what_is_no_url_is_not_called(url: str) -> None:
     with pytest.raises(ExpressionFailed) as raised:
         target_of(url)
-    assert raised.value.code == "reach.url"
+    assert raised.value.code == "egress.url"
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def test_ghsa_fmqp_4wfc_w3v7_namespaced_policies_call_no_services() -> None:
     """Rows 22, 24: closed unless the operator opens it."""
     with pytest.raises(ExpressionFailed) as raised:
         call(1, rules=read_rules("127.0.0.0/8", ""), policy_namespace="own")
-    assert raised.value.code == "reach.denied"
+    assert raised.value.code == "egress.denied"
 
 
 class _Nothing:

@@ -1,4 +1,4 @@
-"""Test assertion trees against behaviour/engine 6.7 and the texts of kyverno-json."""
+"""Test assertion trees: behaviour/engine 6.7 and the messages of kyverno-json."""
 
 import contextlib
 from datetime import UTC, datetime

@@ -1,7 +1,7 @@
 """Test the errors of expressions for unsupported values.
 
-Kyverno 1.18.2 printed the expected texts for the same expressions over an object with
-fields of these types. A failure means: messages of users' policies change.
+Kyverno 1.18.2 printed the expected messages for the same expressions over an object
+with fields of these types. A failure means: messages of users' policies change.
 """
 
 import pytest

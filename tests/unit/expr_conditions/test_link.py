@@ -1,4 +1,4 @@
-"""Test condition blocks: order, messages and error texts of behaviour/engine 4.1."""
+"""Test condition blocks: order, messages and error messages of behaviour/engine 4.1."""
 
 from typing import Any
 

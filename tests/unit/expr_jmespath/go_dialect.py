@@ -213,7 +213,7 @@ ERRORS = (
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Tell whether two values are the same JSON; 1 is 1.0 and never true."""
+    """Return whether two values are the same JSON; 1 is 1.0 and never true."""
     return bool(_tagged(left) == _tagged(right))
 
 

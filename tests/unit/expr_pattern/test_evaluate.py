@@ -1,5 +1,5 @@
 # ruff: noqa: E501, ISC004 - one row a case: pattern, resource, status, path, text
-"""Test results of whole patterns with exact paths and texts (engine 5.5-5.7)."""
+"""Test results of whole patterns with exact paths and messages (engine 5.5-5.7)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Test the substitution of variables: values and texts of behaviour/engine 3.1-3.3."""
+"""Test the substitution of variables: behaviour/engine 3.1-3.3."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Events: each new fact is reported once, repeats are counted, floods are bounded.
 
-Red means: a user does not learn of a violation, or etcd fills with copies of one.
+A failure means: a user does not learn of a violation, or etcd fills with copies of one.
 """
 
 from dataclasses import replace

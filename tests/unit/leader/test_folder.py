@@ -1,4 +1,4 @@
-"""Noticing changes of a folder by looking, without being told."""
+"""Noticing changes of a folder by polling."""
 
 import os
 from pathlib import Path

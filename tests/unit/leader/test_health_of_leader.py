@@ -57,7 +57,7 @@ def test_a_leader_that_publishes_nothing_has_heard_nothing() -> None:
     words = (900 * S, 950 * S)
     assert confirmed_at(words, publishes=True, before_ns=5 * S) == 900 * S
     assert confirmed_at(words, publishes=False, before_ns=5 * S) == 5 * S
-    # Nothing was listed yet: that alone is no reason against a leader just begun.
+    # Nothing was listed yet, which is normal for a leader that has just started.
     assert confirmed_at((0, 0), publishes=False, before_ns=990 * S) == 990 * S
 
 

@@ -221,9 +221,17 @@ def test_a_document_that_is_no_policy_is_told() -> None:
         x="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"
     )
     assert policy_set.problems == ("x, line 1: ConfigMap is not a policy",)
-    kind = "apiVersion: policies.kyverno.io/v1\nkind: MutatingPolicy\n"
+    own = "apiVersion: admissionregistration.k8s.io/v1\nkind: MutatingAdmissionPolicy\n"
+    policy_set = Shelf().write(x=own + "metadata: {name: a}\n")
+    text = "MutatingAdmissionPolicy: the API server evaluates it, not this service"
+    assert policy_set.problems == (f"x, line 1: {text}",)
+    cleanup = "apiVersion: kyverno.io/v2\nkind: ClusterCleanupPolicy\n"
+    spec = "spec: {match: {any: [{resources: {kinds: [Pod]}}]}, schedule: '@daily'}\n"
+    (refused,) = Shelf().write(x=cleanup + "metadata: {name: a}\n" + spec).policies
+    assert "not read from folders, only in a cluster" in refused.message
+    kind = "apiVersion: policies.kyverno.io/v1\nkind: ImageValidatingPolicy\n"
     policy_set = Shelf().write(x=kind + "metadata: {name: a}\n")
-    text = "the server does not evaluate policies.kyverno.io/v1 MutatingPolicy"
+    text = "the server does not evaluate policies.kyverno.io/v1 ImageValidatingPolicy"
     assert policy_set.problems == (f"x, line 1: {text}",)
 
 
@@ -270,7 +278,7 @@ def test_a_name_that_no_api_server_takes_is_refused() -> None:
 
 
 def test_too_many_rules_are_refused_before_they_cost_anything() -> None:
-    """One policy must not keep the leader from all others."""
+    """One policy must not keep the leader from compiling the others."""
     document = yaml.safe_load(policy("many").removesuffix("---\n"))
     document["spec"]["rules"] *= POLICY_RULES_MAX + 1
     policy_set = Shelf().write(x=json.dumps(document), y=policy("a"))

@@ -101,7 +101,7 @@ def configurations(api: FakeApi) -> int:
 def test_a_leader_leads_and_ends_in_order(
     api: FakeApi, tmp_path: Path, process: "subprocess.Popen[bytes]", *, asked: bool
 ) -> None:
-    """With the handshake it deregisters first, and goes on publishing until its end."""
+    """With the handshake it deregisters first, and publishes until it ends."""
     wait_for(lambda: holder(api) == "one", START_S)
     wait_for(lambda: configurations(api) >= 2, START_S)
     assert b"BEGIN CERTIFICATE" in (tmp_path / "tls.crt").read_bytes()

@@ -1,6 +1,6 @@
 """The CustomResourceDefinitions: equal to the code, structural, and true to the users.
 
-Red here means: config/crds/ is stale, the API server would refuse a definition, or it
+A failure means: config/crds/ is stale, the API server would refuse a definition, or it
 would refuse or cut an object that users of Kyverno have.
 """
 

@@ -281,7 +281,7 @@ def server_cpu_s() -> float:
     ],
 )
 def test_held_connections_keep_no_probe_out(port: int, data: bytes) -> None:
-    """Red means: any pod that reaches the port has the kubelet restart ours."""
+    """A failure means: any pod that reaches the port has the kubelet restart ours."""
     links = held(port, 480, data)
     try:
         for _ in range(5):

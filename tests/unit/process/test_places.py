@@ -41,7 +41,7 @@ def test_the_folder_is_private_empty_and_held(
 def test_a_start_takes_over_what_waits_in_the_journals_and_nothing_else(
     tmp_path: Path,
 ) -> None:
-    """The folder is on a volume of the pod: it outlives the container."""
+    """The folder is on a volume of the pod and outlives the container."""
     path = tmp_path / "run"
     lock = runtime_dir.prepare(path)
     journal = Journal.claim(EVENTS.folder(path), 10)

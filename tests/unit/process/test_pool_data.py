@@ -1,6 +1,6 @@
 """A pool reads what its leader published, and waits until all of it is there.
 
-Red here means: an object could be deleted because a namespace's labels were unknown.
+A failure means: an object could be deleted because a namespace's labels were unknown.
 """
 
 from collections.abc import Iterator, Mapping
@@ -114,7 +114,7 @@ def test_whose_successes_are_told_is_read_at_run_time(
     assert successes() == frozenset()
     actions = ("Resource Generated",)
     leader.configure(generate_success_events=True, success_event_actions=actions)
-    assert successes() == {"Resource Generated"}
+    assert successes() == frozenset({"Resource Generated"})
     leader.configure()
     assert successes() is None
 

@@ -1,6 +1,6 @@
 """Guard what a review costs, in counts: calls, shared answers, records decoded.
 
-Red here means: reviews became slower, or memory grows with policies nobody asked for.
+A failure means: reviews became slower, or memory grows with policies nobody asked for.
 No wall time is measured; perf/ does that.
 """
 

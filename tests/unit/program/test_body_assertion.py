@@ -1,4 +1,4 @@
-"""Hold what ``validate.assert`` sees of a request to the real program's verdicts."""
+"""Compare what ``validate.assert`` sees of a request with the real program."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -162,7 +162,7 @@ def test_without_deadline_or_pace_the_clock_is_not_read() -> None:
 
 
 def test_room_is_made_before_what_will_outlast_the_slice() -> None:
-    """Red means: the event loop waits for what one charge pays for."""
+    """A failure means: the event loop waits for what one charge pays for."""
     clock = Clock()
     given = runtime(clock, 0, Pace(0))
     given.begin_policy("p", is_tenant=False)
@@ -209,7 +209,7 @@ class _Scope:
 
 
 def test_each_policy_pays_for_its_regexes() -> None:
-    """Red means: what a policy may do depends on what another one asked before."""
+    """Otherwise what a policy may do depends on what another one did before."""
     given = runtime()
     given.begin_policy("p", is_tenant=False)
     assert given.meets_regex("a*")

@@ -100,7 +100,7 @@ def _of_capabilities(count: int) -> dict[str, Any]:
 def test_a_pod_of_very_many_parts_spends_the_budget(
     spec_of: Callable[[int], dict[str, Any]],
 ) -> None:
-    """What violates a control is told of one by one, ten microseconds each."""
+    """Violations of a control are reported one by one, ten microseconds each."""
     of = batch(
         {"podSecurity": {"level": "baseline", "version": "latest"}}, kinds=["Pod"]
     )
@@ -117,7 +117,7 @@ def test_a_pod_of_very_many_parts_spends_the_budget(
 
 
 def test_what_costs_too_much_to_match_is_an_error() -> None:
-    """A rule of which nobody can tell whether it matches may not be passed over."""
+    """A rule must not be skipped while it is unknown whether it matches."""
     annotations = {f"*{n}?*": "*a?" for n in range(50)}
     of = batch({"pattern": {"data": {"a": "b"}}}, annotations=annotations)
     many = {f"key{n}": "value" for n in range(50_000)}

@@ -1,6 +1,6 @@
 """What a batch answers, and that it is what the explaining programs say.
 
-Red here means: one rule's exception, failure or trouble changes what others say, or an
+A failure means: one rule's exception, failure or trouble changes what others say, or an
 update of an object is evaluated by rules it need not hear, or not by those it should.
 """
 

@@ -1,4 +1,4 @@
-"""PolicyExceptions in the engine. Red means: an exception covers too much."""
+"""PolicyExceptions in the engine. A failure means: an exception covers too much."""
 
 from datetime import UTC, datetime
 from typing import Any

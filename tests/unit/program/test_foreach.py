@@ -1,6 +1,6 @@
 """Lists of ``validate.foreach`` that cannot be evaluated, at the engine's door.
 
-Texts are those of Kyverno 1.18.2. Red here means: a broken rule passes silently.
+Texts are those of Kyverno 1.18.2. A failure means: a broken rule passes silently.
 """
 
 from datetime import UTC, datetime

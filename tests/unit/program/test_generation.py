@@ -258,7 +258,7 @@ def test_a_namespaced_policy_stays_in_its_namespace() -> None:
 
 
 def test_elements_end_with_the_budget() -> None:
-    """Red means: each of the elements that are left spends the budget once more."""
+    """Otherwise each of the elements that are left spends the budget once more."""
     body = {
         "foreach": [
             {

@@ -1,7 +1,8 @@
 """Reviews that need the same rules of a new policy link each of them once.
 
-Red here means: eight reviews link a large policy eight times at once, which takes eight
-times as long and makes eight times the objects that a garbage collection stops for.
+A failure means: eight reviews link a large policy eight times at once, which takes
+eight times as long and makes eight times the objects that a garbage collection stops
+for.
 """
 
 import json
@@ -70,7 +71,7 @@ class Workshop:
 
 
 class Patient:
-    """The pace of a thread; tells when it was asked to wait."""
+    """The pace of a thread; records when it was asked to wait."""
 
     slice_ends_ns = 1 << 60
 

@@ -243,7 +243,7 @@ def test_exceptions_match_by_their_own_rules() -> None:
 
 
 def test_explanations_are_upstreams_texts() -> None:
-    """People search logs for these texts."""
+    """People search logs for these messages."""
     every = {
         "resources": {
             "kinds": ["Job", "v1/Service"],

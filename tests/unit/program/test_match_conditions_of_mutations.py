@@ -1,7 +1,7 @@
 """What one mutating policy spends, and its matchConditions, are its own.
 
-Red means: a policy that must change an object is skipped without a word, because of an
-object that makes a condition costly or because of what another policy spent.
+A failure means: a policy that must change an object is skipped without a word, because
+of an object that makes a condition costly or because of what another policy spent.
 """
 
 import base64
@@ -109,7 +109,7 @@ def test_a_costly_condition_denies_where_the_policy_must_not_fail() -> None:
 
 @pytest.mark.parametrize("match", [{}, {"annotations": {"owner*": "?*"}}])
 def test_a_policy_has_its_own_budget(match: dict[str, Any]) -> None:
-    """Red means: whoever makes one policy spend all lifts what the next one changes."""
+    """Otherwise whoever makes one policy spend all lifts what the next one changes."""
     response = ask(burning("burns"), policy("next", **match), xs=LONG)
     assert labels(response) == {"next"}
     (warning,) = response["warnings"]
@@ -124,7 +124,7 @@ def test_a_condition_is_paid_for_by_its_own_policy() -> None:
 def test_each_policy_is_charged_for_what_it_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Red means: a patch without variables runs on the budget of another policy."""
+    """Otherwise a patch without variables runs on the budget of another policy."""
     charged: dict[str, int] = {}
     charge = Runtime.charge
 
@@ -168,7 +168,7 @@ def _mutate(*policies: dict[str, Any], seconds: int) -> Mutations:
 
 
 def test_the_time_of_namespaced_policies_is_theirs_alone() -> None:
-    """Red means: whoever may create a Policy lifts what the administrator changes."""
+    """Otherwise whoever may create a Policy lifts what the administrator changes."""
     slow = burning("slow", namespace="default")
     done = _mutate(slow, policy("zz"), policy("b", "1 == 1"), seconds=20)
     found = {each.policy.name: each for each in done.responses}

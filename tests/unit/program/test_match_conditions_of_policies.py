@@ -1,6 +1,6 @@
 """matchConditions gate their own policy, and are never a way around one.
 
-Red means: a condition of one policy lifts another one, or an object that makes a
+A failure means: a condition of one policy lifts another one, or an object that makes a
 condition costly is let in without evaluation.
 """
 
@@ -97,7 +97,7 @@ def burning() -> str:
 
 
 def test_a_match_is_paid_for_by_its_own_policy() -> None:
-    """Red means: whoever makes one policy spend all lifts what the next one forbids."""
+    """Otherwise whoever makes one policy spend all lifts what the next one forbids."""
     raw = json.loads(policy("next"))
     resources = raw["spec"]["rules"][0]["match"]["any"][0]["resources"]
     resources["annotations"] = {"owner*": "?*"}
@@ -132,7 +132,7 @@ COSTLY = "object.spec.xs.all(x, object.spec.xs.all(y, y != 'q'))"
 
 
 def test_many_rules_do_not_multiply_a_costly_condition() -> None:
-    """Red means: each rule evaluates the condition, for nothing."""
+    """A failure means: each rule evaluates the condition, for nothing."""
     body = json.dumps(review(pod(xs=["abcdefgh"] * 400))).encode()
     evaluations = steps = 0
     evaluate, charge = Program.evaluate, Runtime.charge
@@ -187,7 +187,7 @@ def linked_rules(text: str) -> list[LinkedRule]:
 
 
 def test_one_evaluation_makes_way_for_others() -> None:
-    """Red means: a condition holds the event loop until it is done."""
+    """A failure means: a condition holds the event loop until it is done."""
     engine, context = context_of(pod(xs=["abcdefgh"] * 400), pace=Stopping())
     (rule,) = linked_rules(policy("p", COSTLY))
     with pytest.raises(Preempted):
@@ -195,7 +195,7 @@ def test_one_evaluation_makes_way_for_others() -> None:
 
 
 def test_a_short_evaluation_is_charged_too() -> None:
-    """Red means: a thousand rules with a cheap condition are evaluated for nothing."""
+    """Otherwise a thousand rules with a cheap condition are evaluated for nothing."""
     condition = "object.spec.xs.all(x, x != 'q')"
     (rule,) = linked_rules(policy("p", condition))
 
@@ -230,7 +230,7 @@ def test_a_costly_condition_is_an_error_of_the_words_too(apply_rules: str) -> No
 
 
 def test_words_for_a_rule_whose_match_costs_too_much_now_are_an_error() -> None:
-    """Red means: a rule that passed is left out of the record of a failure."""
+    """A failure means: a rule that passed is left out of the record of a failure."""
     source = SegmentSource(segment_of(policy("p", COSTLY)), link_rule)
     engine, context = context_of(pod(xs=["abcdefgh"] * 3000))
     planner = ValidationPlanner(engine, source)
@@ -266,7 +266,7 @@ def mutated_by(*policies: dict[str, Any], xs: list[str]) -> Mutations:
 
 
 def test_a_mutation_whose_condition_costs_too_much_is_an_error() -> None:
-    """Red means: a change that an administrator demands is left out in silence."""
+    """Otherwise a change that an administrator demands is left out silently."""
     done = mutated_by(mutating("p", COSTLY), xs=["abcdefgh"] * 3000)
     ((found,),) = [response.results for response in done.responses]
     assert (found.status, found.rule_type) == (ERROR, "Mutation")
@@ -285,7 +285,7 @@ IMAGE = {"spec": {"containers": [{"(name)": "*", "image": "r.io/c:1"}]}}
     ids=["its patch", "its condition"],
 )
 def test_a_mutation_is_paid_for_by_its_own_policy(following: dict[str, Any]) -> None:
-    """Red means: whoever makes one policy spend all lifts what the next one changes."""
+    """Otherwise whoever makes one policy spend all lifts what the next one changes."""
     all_of_it = f"[{', '.join([BURN] * 4)}]"
     burns = mutating(
         "burns",

@@ -1,6 +1,6 @@
 """Which policies need the request's namespace as it is in the cluster.
 
-Red means: reviews in a new namespace get a wrong verdict, or each costs a call.
+A failure means: reviews in a new namespace get a wrong verdict, or each costs a call.
 """
 
 import re

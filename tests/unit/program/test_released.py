@@ -1,6 +1,6 @@
 """Rules are freed by their last reference, whatever language they are written in.
 
-Red here means: a linked rule refers to itself through others, so a replaced snapshot
+A failure means: a linked rule refers to itself through others, so a replaced snapshot
 stays in memory until the garbage collector visits every object of a worker, which holds
 up all reviews: two seconds with ten thousand policies.
 """

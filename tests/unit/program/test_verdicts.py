@@ -1,8 +1,8 @@
 """Whole rules compared with Kyverno 1.18.2, on the fast and the explaining path.
 
-``fast`` decides at admission, ``explain`` finds the words: each case asks both. Red
-here means: another verdict or another text than the real program's, or admission that
-lets in what the command line refuses.
+``fast`` decides at admission, ``explain`` finds the words: each case asks both. A
+failure means: another verdict or another text than the real program's, or admission
+that lets in what the command line refuses.
 """
 
 from datetime import UTC, datetime

@@ -1,6 +1,6 @@
 """Guard what a mutation costs, in counts of calls; the policies are those of perf/.
 
-Red here means: mutating reviews became slower. No wall time is measured; perf/ does
+A failure means: mutating reviews became slower. No wall time is measured; perf/ does
 that.
 """
 
@@ -106,7 +106,7 @@ def _pod(containers: int) -> bytes:
     ("rule", "calls_max"), [(merging_each, 32), (patching_each, 21)]
 )
 def test_an_element_costs_the_same_in_a_long_list(rule: Rule, calls_max: int) -> None:
-    """Red means: what surrounds an element is visited again for each of them."""
+    """A failure means: what surrounds an element is visited again for each of them."""
     planner = _planner(rule, 1)
     found = []
     for containers in (10, 60):

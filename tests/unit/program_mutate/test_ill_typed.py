@@ -1,9 +1,9 @@
-"""Hold strategic merges of ill-typed objects to what the real program made of them.
+"""Compare strategic merges of ill-typed objects with those of the real program.
 
-Red here means: null, a scalar or a map where a list belongs, or a list of mixed
-elements, is merged, refused or told of in another way than upstream does. The answers
-in ``ill_typed.json`` are those of Kyverno 1.18.2's own merge, but for what it does to
-lists that the patch does not name, which stay here.
+A failure means: null, a scalar or a map where a list belongs, or a list of mixed
+elements, is merged, refused or reported in another way than upstream does. The answers
+in ``ill_typed.json`` are those of Kyverno 1.18.2's own merge, except for what it does
+to lists that the patch does not name, which stay here.
 """
 
 import copy
@@ -35,7 +35,7 @@ def test_the_answer_is_the_real_programs(case: dict[str, Any]) -> None:
 
 
 def _as_read(value: Any) -> Any:
-    """Return the value with floats for ints, but for booleans, as JSON has one kind."""
+    """Return the value with floats for ints (not booleans), as JSON has one kind."""
     if isinstance(value, dict):
         return {key: _as_read(item) for key, item in value.items()}
     if isinstance(value, list):

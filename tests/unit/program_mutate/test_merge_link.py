@@ -1,6 +1,6 @@
 """Which patches are linked, and what a linked one says; the fuzz test compares more.
 
-Red here means: mutation became slower without a word, or a rare patch is linked that
+A failure means: mutation became slower without a word, or a rare patch is linked that
 only the general way knows.
 """
 

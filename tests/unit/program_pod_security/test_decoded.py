@@ -1,4 +1,4 @@
-"""Hold the reading of Pods to what the real program said of files of these shapes."""
+"""Compare the decoding of Pods with the real program's, for files of these shapes."""
 
 from typing import Any
 
@@ -137,7 +137,7 @@ def _told_of(kind: str, status: Any) -> dict[str, Any]:
             "CronJobStatus.status.active",
             "v1.ObjectReference",
         ),
-        # The first in the order of keys is told.
+        # The first in the order of keys is reported.
         (
             _pod(terminationGracePeriodSeconds="x", affinity=0),
             "number",

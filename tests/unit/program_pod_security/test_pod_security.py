@@ -1,4 +1,4 @@
-"""Hold validate.podSecurity to engine 6.5 and to the texts of the real program."""
+"""Test validate.podSecurity by engine 6.5 and the messages of the real program."""
 
 import json
 from typing import Any

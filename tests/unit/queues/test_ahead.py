@@ -1,6 +1,6 @@
 """A reader may read ahead, and take records in order.
 
-Red means: a record is lost or processed twice without need.
+A failure means: a record is lost or processed twice without need.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Records pass from one process to another, whichever of the two is killed.
 
-Red means: an event that a worker recorded is lost or repeated, or a full journal blocks
-or breaks the worker.
+A failure means: an event that a worker recorded is lost or repeated, or a full journal
+blocks or breaks the worker.
 """
 
 import os

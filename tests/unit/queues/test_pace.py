@@ -1,4 +1,4 @@
-"""A change alone waits for nothing; a burst is worked on a few times."""
+"""A single change is processed at once; a burst is processed a few times."""
 
 from kyverno_mp.queues.pace import Pace
 

@@ -1,8 +1,8 @@
 """Reports of the API server's own admission policies.
 
 Expected rows: Kyverno pkg/utils/report/results.go, pkg/admissionpolicy/{validate,
-mutate}.go. Red means: such a policy has no rows, those of another one, or rows of a
-policy that is gone.
+mutate}.go. A failure means: such a policy has no rows, those of another one, or rows of
+a policy that is gone.
 """
 
 from typing import Any
@@ -224,7 +224,7 @@ def test_what_does_not_match_has_no_row(
 def test_changes_of_policies_and_bindings_are_followed(
     api: FakeApi, world: World
 ) -> None:
-    """An edit without effect costs nothing; a policy that goes takes its rows along."""
+    """An edit without effect costs nothing; a deleted policy takes its rows with it."""
     raw = pod(api, team="blue")
     with term(api, world) as one:
         one.settle()

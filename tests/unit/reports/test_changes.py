@@ -1,6 +1,7 @@
 """Reports are changed row by row, and read only when fingerprints do not say enough."""
 
 import random
+import threading
 from typing import Any
 
 import msgspec
@@ -78,6 +79,26 @@ def test_rules_that_come_and_go_need_no_read(api: FakeApi) -> None:
         one.settle()
         assert report_of(api, raw) is None
     assert api.count(_READS) == 0
+
+
+def test_rows_of_a_policy_that_ends_are_removed_side_by_side(api: FakeApi) -> None:
+    """Thousands of reports may have one: a write waits for no other."""
+    world = new_cluster(api)
+    world.serve(policy("p"), policy("q"))
+    raws = [pod(api, f"x{at}") for at in range(4)]
+    with term(api, world) as one:
+        one.settle()
+        together = threading.Barrier(len(raws))
+
+        def meet(method: str, _target: str) -> None:
+            if method == "PATCH":
+                together.wait(30)
+
+        api.on_request = meet
+        world.serve(policy("q"))
+        one.settle()
+        assert not together.broken
+    assert [results(report_of(api, raw)) for raw in raws] == [[("q", "r", "fail")]] * 4
 
 
 @pytest.mark.parametrize("fault", [409, 422, 404, 403])

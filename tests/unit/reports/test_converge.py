@@ -1,7 +1,7 @@
-"""After any fault, the reports are those of a fresh scan, but for their times.
+"""After any fault, the reports are those of a fresh scan, except for their times.
 
-Red means: an object, a row or the end of one was lost, and nothing brings it back, or
-the pool rewrites what is right.
+A failure means: an object, a row or the end of one was lost, and nothing brings it
+back, or the pool rewrites what is right.
 """
 
 from collections.abc import Callable
@@ -177,7 +177,7 @@ def test_a_killed_coordinator(
 
 
 def test_two_holders(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One was suspended, and goes on with older policies; leases do not fence."""
+    """One was suspended, and continues with older policies; leases do not fence."""
     monkeypatch.setattr("kyverno_mp.reports.feed.REPORTS_BATCH_OBJECTS", 2)
     world = _begin(api)
     with term(api, world) as late:

@@ -531,7 +531,7 @@ def _item(name: str, size: int = 2, source: _Source = _Source()) -> Item:  # noq
 def test_who_brings_too_much_waits(
     monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
-    """The list or watch goes on when there is room; nothing is dropped."""
+    """The list or watch continues when there is room; nothing is dropped."""
     monkeypatch.setattr(feed_module, limit, value)
     feed = Feed()
     assert feed.put(_item("x"))

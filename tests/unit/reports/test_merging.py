@@ -100,7 +100,7 @@ def test_results_of_reviews_stand_beside_those_of_scans(api: FakeApi) -> None:
 
 
 def test_a_policy_ends_before_the_watch_brings_its_row(api: FakeApi) -> None:
-    """The row goes when the watch of reports has it."""
+    """The row is removed when the watch of reports has it."""
     world = new_cluster(api)
     world.serve(policy("p"), ONCE)
     raw = pod(api)

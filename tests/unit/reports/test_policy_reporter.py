@@ -3,8 +3,8 @@
 The types below are those of its Go client (pkg/crd/api/policyreport/v1alpha2 of
 kyverno/policy-reporter, apis/openreports.io/v1alpha1 of openreports/reports-api) and of
 Kubernetes' ObjectMeta: names, integers of so many bits, enumerations. Unknown fields
-are errors, where Go ignores them. Red means: Policy Reporter drops a report, shows a
-result without its object, or counts something else than the results.
+are errors, where Go ignores them. A failure means: Policy Reporter drops a report,
+shows a result without its object, or counts something else than the results.
 """
 
 from typing import Annotated, Any, Literal
@@ -242,7 +242,7 @@ def test_results_of_reviews(api: FakeApi) -> None:
     ],
 )
 def test_the_reader_notices(api: FakeApi, change: Json) -> None:
-    """So the tests above can fail."""
+    """Shows that the tests above can fail."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)

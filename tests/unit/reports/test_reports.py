@@ -156,7 +156,7 @@ def test_a_changed_object_is_evaluated_and_its_report_updated(api: FakeApi) -> N
 
 
 def test_what_changes_with_the_policies(api: FakeApi) -> None:
-    """A rule that goes takes its row; the last row takes the report."""
+    """A removed rule takes its row with it; the last row takes the report."""
     world = new_cluster(api)
     world.serve(policy("p", labelled("r"), labelled("s")), policy("q"))
     raw = pod(api)

@@ -1,8 +1,8 @@
 """Events of scans.
 
 Expected values: docs/behaviour/controllers 9.1; Kyverno pkg/event/events.go and
-pkg/controllers/report/utils/events.go. Red means: an Event is missing, says something
-else than upstream's, or comes again although nothing changed.
+pkg/controllers/report/utils/events.go. A failure means: an Event is missing, says
+something else than upstream's, or comes again although nothing changed.
 """
 
 from typing import Any
@@ -58,7 +58,7 @@ def _shown(info: EventInfo) -> tuple[str, ...]:
 def test_a_failure_is_told_of_the_object_and_the_policy(
     api: FakeApi, namespace: str
 ) -> None:
-    """Both with upstream's texts; the policy's Event names the object."""
+    """Both with upstream's messages; the policy's Event names the object."""
     world = new_cluster(api)
     world.serve(policy(namespace=namespace, metadata={"uid": "policy-uid"}))
     raw = pod(api)
@@ -83,7 +83,7 @@ def test_a_failure_is_told_of_the_object_and_the_policy(
 
 
 def test_only_rows_that_changed_are_told(api: FakeApi) -> None:
-    """Neither a period, nor a new holder, nor a change of another row tells again."""
+    """Neither a period, nor a new holder, nor a change of another row repeats them."""
     world = new_cluster(api)
     world.serve(policy("p"), policy("q", labelled(label="owner")))
     pod(api)
@@ -195,7 +195,7 @@ def test_a_policy_that_fails_is_no_success(api: FakeApi) -> None:
 
 
 def test_without_stored_reports_events_are_all_there_is(api: FakeApi) -> None:
-    """Each evaluation tells, as upstream's do (policyReports=false)."""
+    """Each evaluation writes Events, as upstream's do (policyReports=false)."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)

@@ -1,7 +1,7 @@
 """No value of a Secret is in a report, an Event, a log line or a status.
 
-Red means: somebody who may read reports, but no Secrets, reads one. The policies are
-made of every place where a rule can quote its object.
+A failure means: somebody who may read reports, but no Secrets, reads one. The policies
+are made of every place where a rule can quote its object.
 """
 
 import base64

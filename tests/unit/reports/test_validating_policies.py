@@ -1,7 +1,8 @@
 """Reports of ValidatingPolicies and NamespacedValidatingPolicies.
 
-Expected rows: Kyverno pkg/utils/report/results.go, pkg/controllers/report. Red means:
-such a policy has no rows, those of another one, or rows of a policy that is gone.
+Expected rows: Kyverno pkg/utils/report/results.go, pkg/controllers/report. A failure
+means: such a policy has no rows, those of another one, or rows of a policy that is
+gone.
 """
 
 from typing import Any

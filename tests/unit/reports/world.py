@@ -10,14 +10,20 @@ from typing import Any
 import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.cel_index import encode_validating_policy
+from kyverno_mp.compiler.cel_index import (
+    encode_mutating_policy,
+    encode_validating_policy,
+)
 from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
 from kyverno_mp.compiler.validating_policy import compile_validating_policy
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.policy.cel_policies import MutatingPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.served_cel import decode_served, is_served
 from kyverno_mp.policy.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
@@ -32,6 +38,10 @@ from kyverno_mp.reports.evaluator import BatchEvaluator
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.mutating_policies import (
+    MUTATING_POLICIES,
+    MutatingPolicySegment,
+)
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
 from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
@@ -53,6 +63,7 @@ class World:
         self.generation = 0
         self.segment: PolicySegment | None = None
         self.cel: CelPolicySegment | None = None
+        self.mutating: MutatingPolicySegment | None = None
         self.labels: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         self.labels_at = 1
         self.data: tuple[int, ...] = (1,)
@@ -60,14 +71,16 @@ class World:
     def serve(self, *policies: Json, exceptions: tuple[Json, ...] = ()) -> None:
         """Publish policies."""
         self.generation += 1
-        of_cel = [one for one in (*policies, *exceptions) if is_validating_policy(one)]
+        given = (*policies, *exceptions)
+        of_cel = [one for one in given if is_validating_policy(one)]
         self._serve_cel(of_cel)
+        self._serve_mutating([one for one in given if is_served(one)])
         found = [examine(one).document for one in exceptions if one not in of_cel]
         known = [one for one in found if isinstance(one, PolicyException)]
         assert len(known) == len(found)
         encoded = []
         for raw in policies:
-            if is_validating_policy(raw):
+            if is_served(raw):
                 continue
             document = examine(raw)
             assert not document.problems
@@ -92,6 +105,23 @@ class World:
         )
         self.cel = CelPolicySegment(Segment.from_bytes(content, CEL_POLICIES))
 
+    def _serve_mutating(self, raws: list[Json]) -> None:
+        found = [decode_served(raw) for raw in raws]
+        exceptions = [one for one in found if isinstance(one, CelPolicyException)]
+        encoded = [
+            encode_mutating_policy(compile_mutating_policy(one, exceptions))
+            for one in found
+            if isinstance(one, MutatingPolicy)
+        ]
+        content = PoliciesWriter().encode(
+            encoded,
+            generation=self.generation,
+            salt=bytes(16),
+            segment=MUTATING_POLICIES,
+        )
+        segment = Segment.from_bytes(content, MUTATING_POLICIES)
+        self.mutating = MutatingPolicySegment(segment)
+
     def label(self, namespace: str, **labels: str) -> None:
         """Publish labels of a namespace."""
         self.labels[namespace] = labels
@@ -102,6 +132,9 @@ class World:
 
     def cel_policies(self) -> CelPolicySegment | None:
         return self.cel
+
+    def mutating_policies(self) -> MutatingPolicySegment | None:
+        return self.mutating
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         return self.labels_at, lambda: {
@@ -184,6 +217,7 @@ class Term:
             types=frozenset(known.reports_of.split(",")),
             results=frozenset(known.reports_results.split(",")),
             cel_policies=world.cel_policies,
+            mutating_policies=world.mutating_policies,
         )
         self.evaluators = InProcess(evaluator)
         self.reports = Reports(

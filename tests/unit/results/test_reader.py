@@ -1,6 +1,6 @@
 """The holder's reader hands over what reviews found, and removes what is merged.
 
-Red means: a result is lost between a review and its report, or counted twice.
+A failure means: a result is lost between a review and its report, or counted twice.
 """
 
 import random

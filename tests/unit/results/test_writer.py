@@ -1,6 +1,7 @@
 """The leader's writer puts what workers recorded into two EphemeralReports.
 
-Red means: a report never gets what only a review knew, or results flood the API server.
+A failure means: a report never gets what only a review knew, or results flood the API
+server.
 """
 
 import multiprocessing

@@ -107,7 +107,7 @@ class World:
         return [raw for key, raw in found if key[2] == "ephemeralreports"]
 
     def told(self) -> Told:
-        """Return what the EphemeralReports tell."""
+        """Return the rows of the EphemeralReports."""
         return {
             (subject["name"], entry["rule"]): entry["message"]
             for report in self.stored()

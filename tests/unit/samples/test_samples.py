@@ -1,7 +1,7 @@
 """The sample policies do what they say, written with patterns and written in CEL.
 
-Red here means: someone who copies a sample gets a policy that does not load, lets a bad
-Pod pass or refuses a good one, or that the two languages disagree on a Pod.
+A failure means: someone who copies a sample gets a policy that does not load, lets a
+bad Pod pass or refuses a good one, or that the two languages disagree on a Pod.
 """
 
 import gc

@@ -31,8 +31,9 @@ def test_an_empty_variable_means_the_default() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("WEBHOOK_PORT", "abc", "expected a whole number of port"),
-        ("WEBHOOK_PORT", "70000", "expected 0 to 65535 port"),
+        ("WEBHOOK_PORT", "abc", "expected a whole number, 0 to 65535"),
+        ("WEBHOOK_PORT", "70000", "expected 0 to 65535"),
+        ("RECORD_BYTES_MAX", "1", "expected 1048576 to 68719476736 bytes"),
         ("DRAIN_TIMEOUT_S", "nan", "expected 0 to 3600 s"),
         ("STANDALONE", "maybe", "expected true or false"),
         ("LOG_LEVEL", "loud", "expected one of debug, info, warning, error"),
@@ -200,7 +201,7 @@ def test_a_background_pool_alone_passes_results_on() -> None:
         ({"CLEANUP_WORKERS": "1", "STANDALONE": "true"}, "needs a cluster"),
         ({"WEBHOOK_WORKERS": "0"}, "0 leaves this pod without anything to run"),
         ({"WEBHOOK_WORKERS": "-1"}, "expected 0 to 512 processes, or auto"),
-        ({"WEBHOOK_WORKERS": "many"}, "expected a whole number of processes, or auto"),
+        ({"WEBHOOK_WORKERS": "many"}, "a whole number, 0 to 512 processes, or auto"),
     ],
 )
 def test_a_role_that_cannot_run_is_refused(env: dict[str, str], problem: str) -> None:

@@ -269,7 +269,7 @@ def test_workers_report_the_generations_they_serve(directory: Path) -> None:
 
 
 def test_looking_at_living_workers_takes_no_lock(tmp_path: Path) -> None:
-    """Red means: a leader that is stopped at it keeps new workers from starting."""
+    """Otherwise a leader that is stopped meanwhile keeps new workers from starting."""
     directory = tmp_path / "snapshot"
     page = ControlPage.create(directory)
     page.claim(11, 1)

@@ -1,6 +1,6 @@
 """Policies that lost triggers: one record each until the leader took it.
 
-Red means: triggers that found no room in a journal are lost for good.
+A failure means: triggers that found no room in a journal are lost for good.
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def test_one_record_until_it_is_taken(
     """And one line in the log: reviews may be many while a journal is full."""
     for _ in range(1000):
         setup.now_ns += _PAUSE_NS
-        setup.lost.add(["p", "q"])
+        setup.lost.add([("generate", "p"), ("generate", "q")])
     assert setup.journal.waiting == 2
     assert len(caplog.records) == 2
     assert [policy for policy, _ in setup.take()] == ["p", "q"]
@@ -57,22 +57,22 @@ def test_one_record_until_it_is_taken(
 
 def test_another_record_after_a_pause(setup: Setup) -> None:
     """The pool waits for longer than the pause before it syncs."""
-    setup.lost.add(["p"])
+    setup.lost.add([("generate", "p")])
     assert setup.take() == [("p", 1)]
-    setup.lost.add(["p"])
+    setup.lost.add([("generate", "p")])
     assert setup.take() == []
     setup.now_ns += _PAUSE_NS
-    setup.lost.add(["p"])
+    setup.lost.add([("generate", "p")])
     assert setup.take() == [("p", 1 + _PAUSE_NS)]
 
 
 def test_a_full_journal_is_an_error(tmp_path: Path) -> None:
     setup = Setup(tmp_path, most=1)
-    setup.lost.add(["p", "q"])
+    setup.lost.add([("generate", "p"), ("generate", "q")])
     assert setup.records.errors == [NOT_REMEMBERED]
     assert setup.take() == [("p", 1)]
     # What was not remembered is recorded with the next loss.
-    setup.lost.add(["q"])
+    setup.lost.add([("generate", "q")])
     assert setup.take() == [("q", 1)]
     setup.reader.close()
 
@@ -84,7 +84,7 @@ def test_the_earliest_loss_counts(setup: Setup, api: FakeApi) -> None:
     )
     for at_ns in (5 * _PAUSE_NS, 3 * _PAUSE_NS, 7 * _PAUSE_NS):
         setup.now_ns = at_ns
-        setup.lost.add(["p"])
+        setup.lost.add([("generate", "p")])
         assert writer.step()
     (found,) = [raw for key, raw in api.objects.items() if key[2] == "updaterequests"]
     assert found["metadata"]["annotations"][LOST_SINCE] == str(3 * _PAUSE_NS)

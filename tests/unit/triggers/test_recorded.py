@@ -1,7 +1,7 @@
 """What a review triggers, as the service records it: the table of controllers 5.2.
 
-Red means: an object is not generated, deleted or mutated that upstream's users expect,
-or one that they do not.
+A failure means: an object is not generated, deleted or mutated that upstream's users
+expect, or one that they do not.
 """
 
 from collections.abc import Iterator, Sequence
@@ -403,7 +403,7 @@ def test_an_update_is_recorded_without_objects(
 def test_no_version_follows_an_update_that_changes_nothing(
     tmp_path: Path, reader: JournalReader, changes: dict[str, Any], version: str
 ) -> None:
-    """Whoever waited for it would wait in vain."""
+    """Waiting for it would never end."""
     old, new = config_map(), config_map()
     old["metadata"]["managedFields"] = [{"time": "earlier"}]
     new["metadata"] |= changes

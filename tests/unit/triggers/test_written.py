@@ -1,7 +1,7 @@
 """The leader's writer makes UpdateRequests of records, and loses none.
 
-Red means: a rule that an answered request triggered never runs, or one UpdateRequest
-follows another for the same work.
+A failure means: a rule that an answered request triggered never runs, or one
+UpdateRequest follows another for the same work.
 """
 
 import os
@@ -229,7 +229,7 @@ def test_a_refused_content_is_counted_and_holds_up_nothing(setup: Setup) -> None
     setup.journal.append(record("x"))
     setup.journal.append(record("x", 2, "", MUTATE))
     assert setup.writer.step()
-    # The policy of the refused request is synced anew.
+    # The policy of the refused request is synced again.
     assert setup.writer.outcomes.drain() == {(GIVEN_UP,): 1, (WRITTEN,): 2}
     since = {
         one["spec"]["policy"]: one["metadata"]["annotations"].get(LOST_SINCE)

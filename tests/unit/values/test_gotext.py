@@ -1,4 +1,4 @@
-"""Test that texts equal those of Go."""
+"""Test that strings equal those of Go."""
 
 import math
 

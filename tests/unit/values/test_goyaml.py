@@ -1,4 +1,4 @@
-"""Test that the YAML of denial texts equals that of gopkg.in/yaml.v2 v2.4.0.
+"""Test that the YAML of denial messages equals that of gopkg.in/yaml.v2 v2.4.0.
 
 That library wrote ``goyaml_cases.json`` (``yaml.Marshal`` of a
 ``map[string]interface{}`` of ``map[string]string``); our emitter never did.
@@ -16,7 +16,7 @@ CASES = json.loads((Path(__file__).parent / "goyaml_cases.json").read_text())
 
 @pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
 def test_equals_yaml_v2(case: dict[str, object]) -> None:
-    """Users' chainsaw tests compare denial texts, including line folds and quotes."""
+    """Users' chainsaw tests compare denial messages, with line folds and quotes."""
     texts = case["texts"]
     assert isinstance(texts, dict)
     assert case["yaml"] == block_text(texts)
@@ -39,5 +39,5 @@ def test_keys_are_sorted_by_digits_and_letters(
 
 @pytest.mark.parametrize("text", ["0x" + "f" * 5000, "9" * 5000, "1e" + "9" * 5000])
 def test_long_numbers_do_not_crash(text: str) -> None:
-    """A message is user text and must not hit Python's limit for integer texts."""
+    """A message is user text and must not hit Python's limit for integer strings."""
     assert resolves(text) in {True, False}

@@ -1,4 +1,4 @@
-"""Test JSON patches with Kyverno's options and the library's texts."""
+"""Test JSON patches with Kyverno's options and the library's messages."""
 
 from typing import Any
 

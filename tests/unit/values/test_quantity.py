@@ -1,4 +1,4 @@
-"""Test quantities: Kubernetes' canonical texts, order and arithmetic."""
+"""Test quantities: Kubernetes' canonical strings, order and arithmetic."""
 
 import pytest
 

@@ -136,7 +136,7 @@ class StubRecords:
     def __init__(self) -> None:
         self.reviews: list[tuple[str, str, bool]] = []
         self.evaluated: list[int] = []
-        """How many policies each of the reviews is told of."""
+        """How many policies each of the reviews is reported with."""
         self.errors: list[str] = []
 
     def review(

@@ -20,7 +20,7 @@ from tests.unit.webhook.test_protocol import post
 
 
 class Board:
-    """What workers tell one another; one that never accepts may be among them."""
+    """The counters that workers share; one that never accepts may be among them."""
 
     def __init__(self) -> None:
         self.told: dict[int, int] = {}

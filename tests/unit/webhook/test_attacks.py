@@ -1,7 +1,7 @@
 """The attacks of tests/faults are ones that a user can make.
 
-Red here means: tests/faults/test_neighbours.py and perf/neighbours.py measure an attack
-that never begins, because its policy is refused.
+A failure means: tests/faults/test_neighbours.py and perf/neighbours.py measure an
+attack that never begins, because its policy is refused.
 """
 
 import pytest

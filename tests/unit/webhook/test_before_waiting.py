@@ -40,7 +40,7 @@ spec:
 
 
 def test_a_name_is_looked_up_in_a_thread() -> None:
-    """Red means: a DNS server that is slow holds every review of the worker."""
+    """A failure means: a DNS server that is slow holds every review of the worker."""
     threads: list[threading.Thread] = []
 
     def resolve(_host: str) -> list[str]:

@@ -90,7 +90,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_what_frames_a_request_ends(name: str) -> None:
-    """Red means: memory without end for whoever reaches the port."""
+    """A failure means: memory without end for whoever reaches the port."""
     head, piece = ENDLESS[name]
 
     async def story(client: Client) -> None:
@@ -120,7 +120,7 @@ def test_small_chunks_take_what_their_bytes_take() -> None:
 
 
 def test_trailers_are_not_headers() -> None:
-    """Red means: who may add trailers says what type a body has."""
+    """A failure means: who may add trailers says what type a body has."""
 
     async def story(client: Client) -> None:
         head = CHUNKED.replace(b"application/json", b"text/plain")
@@ -227,7 +227,7 @@ def test_unfinished_heads_are_held_to_the_budget() -> None:
 
 
 def test_answers_that_nobody_reads_are_not_made() -> None:
-    """Red means: a client that only asks has the worker pile up answers."""
+    """A failure means: a client that only asks has the worker pile up answers."""
     made: list[int] = []
     long = response(message="m" * MIB)
     plan = StubPlan(enforce=[long], work=made.append)
@@ -265,7 +265,7 @@ def test_a_slow_reader_gets_all_answers() -> None:
 
 
 def test_requests_that_come_together_take_turns() -> None:
-    """Red means: one connection's hundred reviews come before another's one."""
+    """A failure means: one connection's hundred reviews come before another's one."""
     order: list[str] = []
 
     async def story(client: Client) -> None:
@@ -399,7 +399,7 @@ def test_a_budget_asks_the_oldest_first_and_spares_what_is_evaluated() -> None:
 
 
 def test_large_bodies_begin_one_in_a_round() -> None:
-    """Red means: small reviews wait for several large ones to be decoded."""
+    """A failure means: small reviews wait for several large ones to be decoded."""
     order: list[str] = []
 
     async def story(client: Client) -> None:
@@ -437,7 +437,7 @@ def test_large_bodies_begin_one_in_a_round() -> None:
 
 @pytest.mark.parametrize("needs_io", [False, True])
 def test_a_large_body_is_weighed_once(needs_io: bool) -> None:  # noqa: FBT001 - a parameter
-    """Red means: each large body holds the event loop several times as long."""
+    """A failure means: each large body holds the event loop several times as long."""
     weighed: list[int] = []
     weigh = weigh_module.decoded_bytes
 

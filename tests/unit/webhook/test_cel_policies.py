@@ -1,6 +1,6 @@
 """Policies in CEL answer reviews: from documents through a snapshot to the verdict.
 
-Red here means: a ValidatingPolicy that the command line applies denies nothing, or a
+A failure means: a ValidatingPolicy that the command line applies denies nothing, or a
 policy of one namespace reaches another one.
 """
 
@@ -82,8 +82,12 @@ def exception(
     }
 
 
-def compiled(*documents: dict[str, Any], allowed_in: str = "*") -> PolicySet:
-    store = PolicyStore(lambda namespace: allowed_in in ("*", namespace))
+def compiled(
+    *documents: dict[str, Any], allowed_in: str = "*", has_background: bool = False
+) -> PolicySet:
+    store = PolicyStore(
+        lambda namespace: allowed_in in ("*", namespace), has_background=has_background
+    )
     text = "\n---\n".join(map(json.dumps, documents)).encode()
     return store.update(Changes({"policies.yaml": text}, ()))
 
@@ -99,7 +103,7 @@ class Server:
         results: ResultSink | None = None,
     ) -> None:
         content = PoliciesWriter().encode(
-            found.cel,
+            found.cel.get(CEL_POLICIES, ()),
             generation=1,
             salt=os.urandom(16),
             names=[

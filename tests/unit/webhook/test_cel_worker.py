@@ -1,6 +1,6 @@
 """A worker of a standalone service answers for the policies in CEL of its folder.
 
-Red here means: the leader publishes what no worker follows, or a worker answers before
+A failure means: the leader publishes what no worker follows, or a worker answers before
 it has the policies.
 """
 

@@ -57,7 +57,7 @@ def test_circles_are_freed_some_seconds_apart() -> None:
 
 
 def test_many_linked_rules_are_visited_by_no_collection() -> None:
-    """Red means: a change of ten thousand policies stops a worker for two seconds."""
+    """Otherwise a change of ten thousand policies stops a worker for two seconds."""
     collector = Collector()
     rules = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
     circle = Circle()
@@ -78,7 +78,7 @@ def test_many_linked_rules_are_visited_by_no_collection() -> None:
 
 
 def test_many_objects_without_linking_are_neither_visited_nor_excluded() -> None:
-    """Red means: large bodies stop a worker, or their cycles are never freed."""
+    """A failure means: large bodies stop a worker, or their cycles are never freed."""
     collector = Collector()
     bodies = [[number] for number in range(COLLECTED_OBJECTS_MAX)]
     dead = weakref.ref(Circle())
@@ -93,7 +93,7 @@ def test_many_objects_without_linking_are_neither_visited_nor_excluded() -> None
 
 
 def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
-    """Red means: garbage grows until Python collects for seconds by itself."""
+    """A failure means: garbage grows until Python collects for seconds by itself."""
     collector = Collector()
     kept = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
 
@@ -105,7 +105,7 @@ def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
     assert not is_collected_at(100.0)
     assert not is_collected_at(125.0)
     assert is_collected_at(130.0)
-    # It was in vain: the same again is left alone for twice as long.
+    # It freed nothing: the same amount is left alone for twice as long.
     more = [[number] for number in range(COLLECTED_OBJECTS_MAX + 1000)]
     assert not is_collected_at(165.0)
     assert is_collected_at(190.0)
@@ -122,7 +122,7 @@ def test_many_objects_are_collected_when_no_review_can_hold_them() -> None:
 
 
 def test_few_objects_are_collected_when_reviews_were_large() -> None:
-    """Red means: circles of few objects hold large reviews, and are left alone."""
+    """Otherwise cycles of few objects keep large reviews in memory."""
     collector = Collector(lambda: None)
     kept = [[number] for number in range(COLLECTED_LEFT_OBJECTS_MIN)]
     dead = weakref.ref(Circle())
@@ -182,7 +182,7 @@ def test_collections_are_told_by_generation() -> None:
 
 
 def test_python_by_itself_visits_no_large_review() -> None:
-    """Red means: decoding one, or linking many rules, takes twice the time."""
+    """A failure means: decoding one, or linking many rules, takes twice the time."""
     program = """
 import gc
 import orjson
@@ -200,7 +200,7 @@ print(len(seen), gc.isenabled())
 
 
 def test_memory_is_given_back_after_large_bodies() -> None:
-    """Red means: a worker that once held 40 bodies looks as if it held them still."""
+    """Otherwise a worker that once held 40 bodies looks as if it still did."""
     given: list[float] = []
     now_s = 100.0
     collector = Collector(lambda: given.append(now_s))

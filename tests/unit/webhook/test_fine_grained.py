@@ -107,7 +107,7 @@ def test_a_known_policy_that_does_not_match_allows(service: Service) -> None:
 
 
 def test_a_policy_that_comes_while_it_is_asked_for_is_evaluated() -> None:
-    """Red means: known by the newest snapshot, looked for in an older one: allowed."""
+    """Otherwise it is known to the newest snapshot, but not to the one that answers."""
     clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
     engine = Engine(ClusterData(), clock)
     none, one = segment_of(""), segment_of(POLICY)

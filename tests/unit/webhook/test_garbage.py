@@ -1,6 +1,6 @@
 """A review leaves nothing to the garbage collector, however it ends.
 
-Red here means: reviews stay in memory after their answers, with all of their objects,
+A failure means: reviews stay in memory after their answers, with all of their objects,
 because a worker avoids collections (see webhook/collector.py).
 """
 
@@ -29,7 +29,7 @@ LABEL = 'mutate: {patchStrategicMerge: {metadata: {labels: {x: "VALUE"}}}}'
 
 
 def cluster_policy(*rules: str, failure_policy: str = "Fail", name: str = "p") -> str:
-    """Return a policy for Pods; a rule is what it has besides name and match."""
+    """Return a policy for Pods; ``rules`` lack their name and match."""
     head = (
         f"apiVersion: kyverno.io/v1\nkind: ClusterPolicy\nmetadata: {{name: {name}}}\n"
         "spec:\n  validationFailureAction: Enforce\n  background: false\n"

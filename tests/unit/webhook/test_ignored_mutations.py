@@ -190,7 +190,7 @@ def test_a_review_that_finds_no_thread_is_changed_by_those_that_ask_nobody() -> 
 
 
 def test_an_object_that_no_policy_changes_is_answered_and_counted_as_allowed() -> None:
-    """Red means: the API server takes the answer for that of another review."""
+    """A failure means: the API server takes the answer for that of another review."""
     as_it_is = policy("a").replace('labels: {a: "1"}', "name: web")
     assert "name: web" in as_it_is
     bench = Bench(as_it_is, lambda _path, _deadline_ns: None)

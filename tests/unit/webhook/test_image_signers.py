@@ -1,4 +1,4 @@
-"""Who may sign: attestors whose texts come from variables, and strangers."""
+"""Who may sign: attestors whose values come from variables, and strangers."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Linking rules yields to other reviews, in the event loop and in a thread.
 
-Red here means: after a policy of many or large rules was created, the first review that
-they match holds all others for as long as linking takes.
+A failure means: after a policy of many or large rules was created, the first review
+that they match holds all others for as long as linking takes.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ def test_a_thread_that_links_takes_turns() -> None:
 
 @pytest.mark.parametrize("in_plan", [True, False])
 def test_long_reviews_that_come_together_get_short_slices(in_plan: bool) -> None:  # noqa: FBT001 - a parameter
-    """Red means: the event loop is blocked for a slice by each of many connections."""
+    """Otherwise the event loop is blocked for a slice by each of many connections."""
     clock = Counting()
     slices: list[int] = []
 
@@ -196,7 +196,7 @@ def test_long_reviews_that_come_together_get_short_slices(in_plan: bool) -> None
 
 
 def test_reviews_past_their_deadline_are_answered_one_per_round() -> None:
-    """Red means: all that wait block the event loop in one go when their time ends."""
+    """Otherwise all waiting reviews block the event loop at once when time runs out."""
     order: list[str] = []
     gate = threading.Event()
 

@@ -309,6 +309,43 @@ def test_policies_in_cel_are_reviewed(
         assert response["warnings"][-1] in refusal
 
 
+def _mutation(expression: str) -> dict[str, Any]:
+    given = {"expression": expression}
+    return {"patchType": "ApplyConfiguration", "applyConfiguration": given}
+
+
+_NO_OBJECT = (
+    'spec.mutations[0].applyConfiguration.expression: Invalid value: "object.x": output'
+    " is expected to be of type Object"
+)
+
+
+@pytest.mark.parametrize("kind", ["MutatingPolicy", "NamespacedMutatingPolicy"])
+@pytest.mark.parametrize(
+    ("spec", "refusal"),
+    [
+        ({"matchConstraints": _MATCHED, "mutations": [_mutation("Object{}")]}, ""),
+        ({"mutations": [_mutation("Object{}")]}, _UNMATCHED),
+        (
+            # The real program stops at the first one that does not compile.
+            {
+                "matchConstraints": _MATCHED,
+                "mutations": [_mutation("object.x"), _mutation("1")],
+            },
+            _NO_OBJECT,
+        ),
+    ],
+)
+def test_policies_that_mutate_in_cel_are_reviewed(
+    kind: str, spec: dict[str, Any], refusal: str
+) -> None:
+    response = ask("/policyvalidate", in_cel(kind, spec))
+    assert response["allowed"] is not bool(refusal)
+    if refusal:
+        assert response["status"]["message"] == refusal
+        assert response["warnings"] == [refusal]
+
+
 def test_a_namespaced_policy_in_cel_must_not_call_services() -> None:
     spec = {
         "matchConstraints": _MATCHED,
@@ -403,7 +440,7 @@ class HeldKinds(BuiltInKinds):
 
 
 def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
-    """Red means: bodies pile up, or slow reviews make the API server look away."""
+    """Otherwise bodies pile up, or slow reviews make the API server look away."""
     kinds = HeldKinds()
     app = make_app(lambda: True, ReviewOptions(view=ClusterView(kinds=kinds)))
     lease = {"kind": "Lease", "metadata": {"annotations": {"a": "b"}}}
@@ -440,7 +477,7 @@ def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
 
 
 def test_reviews_that_wait_end_with_the_worker() -> None:
-    """Red means: what nobody hears any more holds up the end of a worker."""
+    """A failure means: what nobody hears any more holds up the end of a worker."""
     let_go, began = threading.Event(), threading.Semaphore(0)
 
     def answer(body: bytes) -> bytes:

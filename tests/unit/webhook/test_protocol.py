@@ -343,7 +343,7 @@ def test_draining_closes_idle_connections() -> None:
 
 
 def test_a_connection_that_opens_into_a_drain_is_closed() -> None:
-    """Red means: one whose handshake was under way holds up the end of the worker."""
+    """Otherwise a connection in its handshake delays the exit of the worker."""
 
     async def story(client: Client) -> None:
         connections = client.connections
@@ -361,7 +361,7 @@ def test_a_connection_that_opens_into_a_drain_is_closed() -> None:
 
 
 def test_a_defect_answers_behind_other_requests_too() -> None:
-    """Red means: the caller, and all behind it on that connection, wait for ever."""
+    """Otherwise the caller and all later requests on that connection wait forever."""
 
     async def story(client: Client) -> None:
         answer = client.connections.service.answer

@@ -1,6 +1,6 @@
 """What reaches the recording, what never does, and how much of it there is.
 
-Red here means: a Secret's value is on a disk, or the recording grows without end.
+A failure means: a Secret's value is on a disk, or the recording grows without end.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Which results of a review are in the journal when its answer is there.
 
-Red means: a report lacks what only the review knew, or what a scan derives, or what is
-not reported at all, goes through the API server.
+A failure means: a report lacks what only the review knew, or what a scan derives, or
+what is not reported at all, goes through the API server.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
 """From the bytes of a review to the notes of its events, on a real engine.
 
-Red means: the fast program and its shared answers leave out what an event must say.
+A failure means: the fast program and its shared answers leave out what an event must
+say.
 """
 
 import asyncio

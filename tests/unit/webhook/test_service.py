@@ -69,7 +69,7 @@ class Sink:
 
 
 class Bench:
-    """A service on a stub engine, with everything that can be told of it."""
+    """A service on a stub engine, with everything that it reports."""
 
     def __init__(self, plan: StubPlan | Exception | None, **parts: Any) -> None:
         self.evaluate = StubEvaluate(plan)
@@ -171,7 +171,7 @@ def test_a_failure_that_does_not_block_is_told_aside() -> None:
 
 
 def test_a_sink_that_fails_changes_no_answer() -> None:
-    """Red means: an event that cannot be told lets a refused object in."""
+    """Otherwise an event that cannot be recorded lets a refused object in."""
     bench = Bench(StubPlan(enforce=[response()]))
     bench.sink.fails = True
     assert "was blocked" in bench.ask(IGNORE)["status"]["message"]
@@ -407,7 +407,7 @@ def test_a_thread_that_is_late_is_not_counted_as_an_answer(
     allowed: bool,  # noqa: FBT001 - a table
     audited: list[tuple[str, int, int]],
 ) -> None:
-    """Red means: a review is counted twice, or told of as blocked and was let pass."""
+    """Otherwise a review is counted twice, or reported as blocked but was allowed."""
     plan = LatePlan(enforce=[response()], fails=not allowed)
     bench: Bench | None = None
 
@@ -438,7 +438,7 @@ def test_a_thread_that_is_late_is_not_counted_as_an_answer(
 
 
 def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
-    """Red means: its caller, and all behind it on that connection, wait for ever."""
+    """Otherwise its caller and all later requests on that connection wait forever."""
 
     def work(_pace: Pace) -> bytes:
         raise ValueError
@@ -457,7 +457,7 @@ def test_a_slow_review_that_breaks_is_answered_by_its_deadline() -> None:
 def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Red means: each shutdown with a late review fills the log with tracebacks."""
+    """Otherwise each shutdown with a late review fills the log with tracebacks."""
     let_go, ended = threading.Event(), threading.Event()
 
     def work(_pace: Pace) -> bytes:
@@ -481,7 +481,7 @@ def test_a_thread_that_outlives_the_event_loop_ends_in_silence(
 
 
 def test_what_warns_and_cannot_is_told_and_refuses_nothing() -> None:
-    """Red means: a policy that only audits blocks what it cannot evaluate."""
+    """A failure means: a policy that only audits blocks what it cannot evaluate."""
 
     class Plan(StubPlan):
         def warn(
@@ -517,7 +517,7 @@ def test_the_outbox_is_bounded_and_survives_errors() -> None:
 
 
 def test_the_outbox_bounds_the_bytes_that_wait() -> None:
-    """Red means: a thousand waiting reviews of 10 MiB fill the machine."""
+    """A failure means: a thousand waiting reviews of 10 MiB fill the machine."""
     dropped: list[int] = []
     box = AuditQueue(
         10, on_drop=lambda: dropped.append(1), on_error=lambda _error: None
@@ -536,7 +536,7 @@ def test_an_outbox_of_no_places_drops_all() -> None:
 
 
 class Unknown:
-    """No namespace has been told of yet."""
+    """No namespace has been published yet."""
 
     def labels(self, _namespace: str) -> None:
         return None
@@ -636,7 +636,7 @@ def _indifferent() -> StubPlan:
 def test_a_namespace_that_decides_nothing_is_not_asked_for(
     plan: StubPlan | None, changes: dict[str, Any]
 ) -> None:
-    """Red means: each object of a new namespace costs a call to the API server."""
+    """Otherwise each object of a new namespace costs a call to the API server."""
     evaluate = StubEvaluate(plan)
     unasked = AssertionError("the API server was asked")
     assert _with_live(unasked, evaluate, **changes)["allowed"]

@@ -1,7 +1,7 @@
-"""From responses to records: which reviews are told of, and in which words.
+"""From responses to records: which reviews are recorded, and with which message.
 
-Red means: an event is missing or says something else than Kyverno's, or quotes a
-Secret. Expected texts: docs/behaviour/controllers 9.1 and Kyverno's pkg/event.
+A failure means: an event is missing or says something else than Kyverno's, or quotes a
+Secret. Expected messages: docs/behaviour/controllers 9.1 and Kyverno's pkg/event.
 """
 
 import asyncio
@@ -125,7 +125,7 @@ def test_a_refusal_is_told_of_on_the_policy_only(bench: Bench) -> None:
 def test_an_audited_failure_is_told_of_on_the_policy_and_on_the_object(
     bench: Bench,
 ) -> None:
-    """KYVERNO: on the object every rule of the policy is told of, passed ones too."""
+    """KYVERNO: the object's Events name every rule of the policy, passed ones too."""
 
     def with_messages(response: PolicyResponse) -> PolicyResponse:
         results = [*response.results, rule("pass", "q", "it passed")]
@@ -301,7 +301,7 @@ def test_a_secret_is_never_quoted(
 
 
 def test_a_flood_of_words_is_bounded(bench: Bench) -> None:
-    """A thousand rules with long words: the rules are told, the words are not."""
+    """A thousand rules with long messages: only the rules are listed."""
     rules = [rule("fail", f"r{n}", "w" * 5000) for n in range(1000)]
     bench.sink.answered(request(), [PolicyResponse(policy(), rules)], blocked=True)
     found = bench.events()

@@ -113,7 +113,7 @@ def test_it_waits_for_what_policies_ask_for(pod: Pod) -> None:
 
 @pytest.mark.parametrize("lacking", [SETTINGS, "roles"])
 def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> None:
-    """Red means: by defaults, or by roles unread, something passes unevaluated."""
+    """Otherwise defaults, or roles that were not read, skip the evaluation."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
     file = pod.snapshot / segment_file(lacking)
@@ -128,7 +128,7 @@ def test_what_is_excluded_waits_for_who_excludes_it(pod: Pod, lacking: str) -> N
 
 
 class _Held(ThreadPoolExecutor):
-    """Threads of which every one is at something that does not end."""
+    """An executor whose threads are all busy with work that does not end."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -138,7 +138,7 @@ class _Held(ThreadPoolExecutor):
 
 
 def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None:
-    """Red means: slow work in the loop's threads keeps the old policies in force."""
+    """Otherwise slow work in the loop's threads keeps the old policies in force."""
     pod.publish(SETTINGS, *NAMES)
     pod.publisher.publish(POLICIES, partial(_policies))
     pod.start()
@@ -151,7 +151,7 @@ def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None
 
 
 def test_replaced_rules_are_freed_without_a_collection(pod: Pod) -> None:
-    """Red means: a worker keeps the rules of each change, or stops to find them."""
+    """Otherwise a worker keeps the rules of each change, or stops to find them."""
     # Other tests may have left some.
     others = _rules()
     pod.publish(SETTINGS, *NAMES)

@@ -1,7 +1,7 @@
 """Requests in a namespace that is not there, and policies that ask for its labels.
 
-Red means: what the real program refuses gets in, or policies that need no labels refuse
-what is none of their business.
+A failure means: what the real program refuses gets in, or policies that need no labels
+refuse what is none of their business.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a role brings reaches the service that answers its reviews."""
+"""The dependencies of a role reach the service that answers its reviews."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def test_the_scale_of_a_custom_resource_is_evaluated(served: Served) -> None:
 
 
 def test_the_scale_of_what_nobody_knows_is_denied(served: Served) -> None:
-    """Red means: an HTTP error, with which the API server allows it on that path."""
+    """Otherwise the answer is an HTTP error, and the API server admits the object."""
     for path in (b"/validate/ignore", b"/validate/fail", b"/mutate/ignore"):
         answer = served.connections.service.answer(
             SHARED[path], b"", scale_of("gadgets")

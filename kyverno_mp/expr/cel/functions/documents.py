@@ -1,4 +1,4 @@
-"""Implement JSON and YAML texts.
+"""Implement functions for JSON and YAML text.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, JSON, YAML (the values of the
 variables ``json`` and ``yaml``). Next: catalogue.py.

@@ -57,7 +57,7 @@ _EMPTY: Final = "must be non-empty"
 
 
 class Format(NamedTuple):
-    """A named format, which returns the problems of a text."""
+    """A named format, which returns the problems of a string."""
 
     name: str
     problems: Callable[[str], list[str]]

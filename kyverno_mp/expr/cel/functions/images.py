@@ -16,7 +16,7 @@ from kyverno_mp.expr.cel.values import CelFailed, Meter, shown, text_bytes
 _DEFAULT_REGISTRY: Final = "index.docker.io"
 _ALIAS: Final = "docker.io"
 _COST: Final = 120
-# SAFETY: RE2, because the texts come from requests and may be long.
+# SAFETY: RE2, because the strings come from requests and may be long.
 _TAG: Final = re2.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _REPOSITORY: Final = re2.compile(r"[a-z0-9_./\-]{2,255}")
 _REGISTRY: Final = re2.compile(
@@ -40,7 +40,7 @@ class ImageReference(NamedTuple):
 
 
 def parse_reference(text: str) -> ImageReference | None:
-    """Return the parts, None for a text that is no reference."""
+    """Return the parts, None for a string that is no reference."""
     return _tagged(text) or _digested(text)
 
 
@@ -87,7 +87,7 @@ def _repository(text: str) -> tuple[str, str] | None:
 
 
 def _parsed(meter: Meter, text: str) -> ImageReference | None:
-    # The expressions read a text up to six times, and its parts are copies.
+    # The expressions read a string up to six times, and its parts are copies.
     meter.charge_text(20 * len(text))
     meter.charge_bytes(4 * text_bytes(len(text), text))
     return parse_reference(text)

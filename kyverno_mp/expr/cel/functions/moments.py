@@ -1,4 +1,4 @@
-"""Implement the current time, cron texts of times, and random texts.
+"""Implement the current time, cron expressions of times, and random strings.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
 May touch: the clock and the source of randomness of the rule's Runtime.

@@ -46,7 +46,7 @@ class Cidr(NamedTuple):
 
 
 def _address(text: str) -> Ip | str:
-    # No address is longer; a longer text is cut and does not parse.
+    # No address is longer; a longer string is cut and does not parse.
     text = text[: _TEXT_MAX + 1]
     named = shown(text)
     try:

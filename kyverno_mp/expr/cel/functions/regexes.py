@@ -16,7 +16,7 @@ from kyverno_mp.values.regex import compile_regex as remembered
 
 _MET_MAX: Final = 64
 SEARCH_COST: Final = 220
-"""One search in a short text: RE2's binding is written in Python."""
+"""One search in a short string: RE2's binding is written in Python."""
 COMPILE_COST: Final = 40
 """Compiling one character of an expression."""
 _MATCH_COST: Final = 150

@@ -46,7 +46,7 @@ def _listed(
     port = _port_of(context, prefix)
     for name, value in labels.items():
         if name.__class__ is not str or value.__class__ is not str:
-            raise CelFailed("invalid arg 4: labels are not texts")
+            raise CelFailed("invalid arg 4: labels are not strings")
     within = context.namespace or namespace
     return asked(
         prefix,

@@ -1,9 +1,9 @@
 """Implement ``string.format(list)``.
 
 Room: expr. Takes: Meter, the format, its arguments. Gives: format_text; ``clauses`` and
-the error texts for the check of literals.
+the error messages for the check of literals.
 Next: functions/strings.py, literals.py. May touch: nothing outside its arguments.
-Source: cel-go ext/formatting.go (strings library, version 2: texts in US English).
+Source: cel-go ext/formatting.go (strings library, version 2: strings in US English).
 """
 
 import math
@@ -56,7 +56,7 @@ ONLY: Final[dict[str, str]] = {
     "X": "only integers, byte buffers, and strings can be formatted as hex",
     "o": "octal clause can only be used on integers",
 }
-"""Letter of a clause -> its error text for an argument of another type."""
+"""Letter of a clause -> its error message for an argument of another type."""
 
 
 @dataclass(frozen=True, slots=True)

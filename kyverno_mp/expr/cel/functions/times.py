@@ -44,7 +44,7 @@ _zones: "dict[str, ZoneInfo | int | None]" = {}
 def parse_timestamp(text: str) -> Timestamp:
     """Parse RFC 3339. Raises: CelFailed."""
     try:
-        # A longer text is not a timestamp, and the error would quote all of it.
+        # A longer string is not a timestamp, and the error would quote all of it.
         found = parse_time(RFC3339, text if len(text) <= _TEXT_MAX else "")
     except ExpressionFailed:
         raise CelFailed(

@@ -19,7 +19,7 @@ _PAIR_COST: Final = 120
 _ESCAPE_COST: Final = 20
 _ESCAPE_BYTES: Final = 200
 _PAIR_BYTES: Final = 400
-"""One pair of a query: its entry, its list, two texts."""
+"""One pair of a query: its entry, its list, two strings."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
 _ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})(.{0,2})", re.DOTALL)
 _HOST: Final = re.compile(r"[^\x00-\x20\"<>^`{|}\\/?#]*")

@@ -47,7 +47,7 @@ def _semver(meter: Meter, text: str, normalize: bool = False) -> Semver:  # noqa
     meter.charge(_CHARACTER_COST * len(text))
     meter.hold(_CHARACTER_BYTES * len(text))
     text = _normalised(text) if normalize else text
-    # A version is ASCII; the parser's own error would quote the whole text.
+    # A version is ASCII; the parser's own error would quote the whole string.
     found = parse_version(text) if text.isascii() else None
     if found is None:
         raise CelFailed("Invalid Semantic Version")

@@ -1,4 +1,4 @@
-"""Implement functions that encode, decode and hash texts.
+"""Implement functions that encode, decode and hash strings.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -34,7 +34,7 @@ _PORTION: Final = 16 * 1024
 
 
 def _encoded(runtime: Runtime, text: str, *, times: int = 1) -> bytes:
-    """Return the UTF-8 of a text, and charge reading it this many times."""
+    """Return the UTF-8 of a string, and charge reading it this many times."""
     width = 1 if text.isascii() else _RUNE_BYTES_MAX
     runtime.charge_bytes(len(text) * width)
     runtime.charge(len(text) * width * times // CHARACTERS_PER_STEP)
@@ -123,7 +123,7 @@ def _after_breaks(data: bytes, position: int) -> int:
 
 
 def parse_json_text(runtime: Runtime, text: str) -> Json:
-    """Decode JSON, with Go's error text."""
+    """Decode JSON, with Go's error message."""
     if len(text) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("expr.json", "text is too long to be decoded")
     runtime.charge(len(text) // _DECODED_PER_STEP)

@@ -3,7 +3,7 @@
 Room: expr. Takes: rows of the modules in this package. Gives: FunctionEntry and the
 checks of arguments. Next: calls.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 9.1 (types and error texts).
+Source: docs/behaviour/engine 9.1 (types and error messages).
 """
 
 from collections.abc import Callable
@@ -107,7 +107,7 @@ def check_argument(runtime: Runtime, value: Json, kinds: Kinds) -> Json:
 
 
 def show(runtime: Runtime, value: Json) -> str:
-    """Print a value like ``%v`` for an error text, within the budget."""
+    """Print a value like ``%v`` for an error message, within the budget."""
     if runtime.ints_are_numbers:
         value = floats(runtime, value)
     return sprint(value, runtime.charge_printed)

@@ -124,7 +124,8 @@ def _key_kind(key: Json) -> type:
 def _reverse(runtime: Runtime, value: Json) -> Json:
     if type(value) is str:
         runtime.charge_made(len(value), value)
-        # GO: functions that process a text by runes leave no bytes that are not UTF-8.
+        # GO: functions that process a string by runes leave no bytes that are not
+        # UTF-8.
         return replaced_bytes(value[::-1]) if runtime.keeps_bytes else value[::-1]
     items = expect_list(runtime, value)
     runtime.charge_items(len(items))
@@ -164,7 +165,7 @@ def _sort_by(runtime: Runtime, values: Json, reference: Reference) -> Json:
 
 
 def _charge_texts(runtime: Runtime, texts: list[str], most: int) -> None:
-    """Charge reading each text, up to this number of characters."""
+    """Charge reading each string, up to this number of characters."""
     length = sum(min(len(text), most) for text in texts)
     runtime.charge(length // CHARACTERS_PER_STEP)
 

@@ -60,7 +60,7 @@ def _to_number(runtime: Runtime, value: Json) -> Json:
 
 
 def parse_float(text: str) -> float | None:
-    """Parse like strconv.ParseFloat: no blanks, no underscores; None if out of range.
+    """Parse like strconv.ParseFloat: no spaces, no underscores; None if out of range.
 
     Hexadecimal floats, ``inf`` and ``nan`` are legal, as in Go.
     """

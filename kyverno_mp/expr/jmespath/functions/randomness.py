@@ -1,4 +1,4 @@
-"""Implement random texts that match a regular expression.
+"""Implement random strings that match a regular expression.
 
 Room: expr. Takes: Runtime (its ``random_bytes``) and checked arguments. Gives: function
 rows. Next: calls.py.

@@ -118,7 +118,7 @@ def _compiled(runtime: Runtime, pattern: str, function: str) -> Any:
 
 
 def _template_pieces(template: str) -> list[tuple[str, str]]:
-    """Split a template into literal texts and group names.
+    """Split a template into literal strings and group names.
 
     ``$1x`` names the group ``1x``; a dollar sign that starts no name stays.
     """

@@ -17,7 +17,7 @@ _COMPARISONS_PER_STEP: Final = 4
 
 
 def charge_comparisons(runtime: Runtime, values: list[Json], times: int) -> None:
-    """Charge comparing each value this many times: texts may have a common prefix."""
+    """Charge comparing each value this many times: strings may have a common prefix."""
     runtime.charge(len(values) * times // _COMPARISONS_PER_STEP)
     if values and type(values[0]) is str:
         runtime.charge(len(values) // _COMPARISONS_PER_STEP)

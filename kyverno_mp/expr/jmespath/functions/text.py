@@ -1,4 +1,4 @@
-"""Implement functions that compare, search, split and convert texts.
+"""Implement functions that compare, search, split and convert strings.
 
 Room: expr. Takes: Runtime and checked arguments. Gives: function rows. Next: calls.py.
 May touch: nothing outside its arguments.
@@ -135,7 +135,7 @@ def _to_lower(runtime: Runtime, text: str) -> Json:
 
 
 def _mapped(runtime: Runtime, text: str, change: Callable[[str], str]) -> str:
-    """Map a text rune by rune, in portions."""
+    """Map a string rune by rune, in portions."""
     runtime.charge_made(2 * len(text), text)
     if text.isascii():
         return change(text)

@@ -1,0 +1,159 @@
+"""Read MutatingPolicies and their exceptions as they are stored, and link them.
+
+Room: background. Takes: a Client, the key of a policy. Gives: StoredMutatingPolicies,
+ReadyMutatingPolicy. Next: background/mutating.py. May touch: the API server through
+kube/apply.py and kube/watch.py.
+Source: docs/behaviour/cel 10.1; docs/background.md (MutatingPolicies).
+
+A policy is read live for each UpdateRequest, because admission may know a newer one
+than a watch here would; it is linked once per version.
+"""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.mutating_policy import compile_mutating_with_exceptions
+from kyverno_mp.compiler.validating_policy import EXCEPTION_NAMES
+from kyverno_mp.errors import KubeNotFound, PolicyInvalid, Where
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.limits import LINKED_RULES_MAX
+from kyverno_mp.policy.cel_policies import MutatingPolicy
+from kyverno_mp.policy.served_cel import decode_served, is_served
+from kyverno_mp.policy.validating_policy import CelPolicyException
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.values.jsonvalue import Json
+
+_GROUP: Final = "policies.kyverno.io"
+_VERSION: Final = "v1beta1"
+"""What every release of Kyverno that has these kinds serves."""
+_CLUSTER: Final = Resource(
+    group=_GROUP,
+    version=_VERSION,
+    plural="mutatingpolicies",
+    kind="MutatingPolicy",
+    namespaced=False,
+)
+_NAMESPACED: Final = Resource(
+    group=_GROUP,
+    version=_VERSION,
+    plural="namespacedmutatingpolicies",
+    kind="NamespacedMutatingPolicy",
+)
+_EXCEPTIONS: Final = Resource(
+    group=_GROUP, version=_VERSION, plural="policyexceptions", kind="PolicyException"
+)
+_Version = tuple[str, str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyMutatingPolicy:
+    """A policy ready to run."""
+
+    linked: LinkedMutatingPolicy
+    uid: str
+
+    @property
+    def ir(self) -> MutatingPolicyIR:
+        """The compiled record."""
+        return self.linked.ir
+
+
+class StoredMutatingPolicies:
+    """The policies of the cluster; threads may share it."""
+
+    def __init__(self, client: Client, exceptions_in: str) -> None:
+        """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        self._client = client
+        self._objects = Objects(client)
+        self._exceptions_in = exceptions_in
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[_Version, ReadyMutatingPolicy]] = {}
+
+    def ready(self, key: str) -> ReadyMutatingPolicy | None:
+        """Return a policy by ``name`` or ``namespace/name``, None when it is gone.
+
+        Raises: PolicyInvalid, DependencyError.
+        """
+        namespace, _, name = key.rpartition("/")
+        resource = _NAMESPACED if namespace else _CLUSTER
+        raw = self._objects.find(resource, (namespace, name))
+        if raw is None:
+            return None
+        found = list(self._exceptions(resource.kind, namespace, name))
+        metadata = raw["metadata"]
+        version = (
+            str(metadata.get("uid") or ""),
+            str(metadata.get("generation") or ""),
+            tuple(sorted(stamp for stamp, _ in found)),
+        )
+        with self._lock:
+            known = self._known.get(key)
+        if known is not None and known[0] == version:
+            return known[1]
+        raw = {"kind": resource.kind, "apiVersion": resource.api_version, **raw}
+        made = ReadyMutatingPolicy(_linked(raw, [one for _, one in found]), version[0])
+        with self._lock:
+            if len(self._known) >= LINKED_RULES_MAX:
+                self._known.clear()
+            self._known[key] = version, made
+        return made
+
+    def _exceptions(
+        self, kind: str, namespace: str, name: str
+    ) -> Iterator[tuple[str, CelPolicyException]]:
+        """Yield the exceptions that name the policy, each with its version.
+
+        A namespaced policy is exempt by its own namespace, or by the one that the
+        operator has chosen: no other tenant may revoke it.
+        """
+        allowed = self._exceptions_in
+        if not allowed:
+            return
+        place = "" if allowed == "*" else allowed
+        if namespace and allowed in ("*", namespace):
+            place = namespace
+        listed: list[Json] = []
+        scope = WatchScope(resource=_EXCEPTIONS, namespace=place)
+        try:
+            list_all(
+                self._client, scope, lambda raw: listed.append(msgspec.json.decode(raw))
+            )
+        except KubeNotFound:
+            return
+        for raw in listed:
+            document = {
+                **raw,
+                "kind": _EXCEPTIONS.kind,
+                "apiVersion": _EXCEPTIONS.api_version,
+            }
+            try:
+                one = decode_served(document)
+            except PolicyInvalid:
+                # As on the webhook's side: it exempts nothing.
+                continue
+            assert isinstance(one, CelPolicyException)
+            if any(
+                (ref.kind, ref.name) == (kind, name) for ref in one.spec.policy_refs
+            ):
+                metadata = raw.get("metadata") or {}
+                yield f"{one.key}@{metadata.get('resourceVersion') or ''}", one
+
+
+def _linked(raw: Json, exceptions: list[CelPolicyException]) -> LinkedMutatingPolicy:
+    """Compile and link a policy. Raises: PolicyInvalid."""
+    document = decode_served(raw) if is_served(raw) else None
+    if not isinstance(document, MutatingPolicy):
+        where = Where(policy=str((raw.get("metadata") or {}).get("name")))
+        raise PolicyInvalid("background.policy", "the document is no policy", where)
+    compiled, _ = compile_mutating_with_exceptions(
+        document, exceptions, EXCEPTION_NAMES
+    )
+    return LinkedMutatingPolicy(compiled)

@@ -1,0 +1,231 @@
+"""Find the existing objects that a MutatingPolicy changes.
+
+Room: background. Takes: MutatingPolicyIR; objects that an expression found. Gives:
+Targets. Next: background/mutating.py. May touch: the API server through kube, the log.
+Source: docs/behaviour/controllers 5.7 (cel-mutate); Kyverno
+pkg/background/mpol/processor.go: collectGVK.
+
+A namespaced policy has targets in its own namespace alone, whatever it names.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.triggers import is_ending
+from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.errors import ExpressionFailed, KubeNotFound
+from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.kube.apply import key_of
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.request import Request
+from kyverno_mp.telemetry.log import fields
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_NAMESPACE_KIND: Final = "Namespace"
+
+
+def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
+    """Return the constraints for any operation: an existing object has none."""
+    if constraints is None:
+        return None
+    return msgspec.structs.replace(
+        constraints,
+        rules=_for_any(constraints.rules),
+        excluded=_for_any(constraints.excluded),
+    )
+
+
+def _for_any(rules: Iterable[ResourceRuleIR]) -> tuple[ResourceRuleIR, ...]:
+    return tuple(msgspec.structs.replace(one, operations=("*",)) for one in rules)
+
+
+class Target(NamedTuple):
+    """An object to change.
+
+    ``subresource``: through which it is written. ``body``: the copy of the policy that
+    matches it.
+    """
+
+    resource: Resource
+    key: Key
+    subresource: str = ""
+    body: int = 0
+
+    @property
+    def shown(self) -> str:
+        """Name for messages."""
+        return "/".join(filter(None, (self.resource.kind, *self.key)))
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Finds targets; threads may share it."""
+
+    dependencies: BackgroundDependencies
+    kinds: Kinds
+
+    def of_constraints(self, ir: MutatingPolicyIR) -> list[Target]:
+        """List what ``targetMatchConstraints`` match, or else the policy's own.
+
+        Raises: DependencyError.
+        """
+        given = [one.constraints for one in ir.bodies]
+        if ir.targets is not None and ir.targets.constraints.rules:
+            given = [ir.targets.constraints]
+        found: dict[tuple[str, str, str, Key], Target] = {}
+        for body, one in enumerate(map(any_operation, given)):
+            if one is None:
+                continue
+            for resource, subresource in self._resources(one):
+                for key in self._listed(ir, one, resource, subresource):
+                    place = (resource.group, resource.plural, subresource, key)
+                    found.setdefault(place, Target(resource, key, subresource, body))
+        return list(found.values())
+
+    def triggers(
+        self, ir: MutatingPolicyIR, wanted: Callable[[Json], bool]
+    ) -> list[Trigger]:
+        """List the objects that the policy's constraints match, whatever the operation.
+
+        Raises: DependencyError.
+        """
+        found: dict[str, Trigger] = {}
+        for one in (any_operation(body.constraints) for body in ir.bodies):
+            for resource, subresource in () if one is None else self._resources(one):
+                if subresource:
+                    # What was sent to it is no object.
+                    continue
+                assert one is not None
+                for namespace, name in self._listed(ir, one, resource, "", wanted):
+                    trigger = Trigger(
+                        resource.api_version, resource.kind, namespace, name
+                    )
+                    found[trigger.key] = trigger
+        return list(found.values())
+
+    def of_objects(
+        self, ir: MutatingPolicyIR, raws: Iterable[Json]
+    ) -> Iterator[Target]:
+        """Yield the objects that an expression found. Raises: ExpressionFailed."""
+        for raw in raws:
+            kind = str(raw.get("kind") or "")
+            resource = self.kinds.of_kind(str(raw.get("apiVersion") or ""), kind)
+            key = key_of(raw)
+            if resource is None or not key[1]:
+                raise ExpressionFailed(
+                    "background.kind", f"target of kind {kind!r} is not an object"
+                )
+            namespace = ir.policy.namespace
+            if namespace and not (resource.namespaced and key[0] == namespace):
+                raise ExpressionFailed(
+                    "background.scope",
+                    f"a target is not in namespace {namespace} of the policy",
+                )
+            yield Target(resource, key if resource.namespaced else ("", key[1]))
+
+    def request_of(self, target: Target, raw: Json, trigger: Request) -> Request:
+        """Return what is evaluated: the target, for the trigger's request."""
+        resource = target.resource
+        namespace, name = target.key
+        return replace(
+            trigger,
+            operation="",
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            subresource=target.subresource,
+            name=name,
+            namespace=namespace,
+            object=raw,
+            old_object={},
+            namespace_labels=self._labels(resource, namespace, raw),
+        )
+
+    def _resources(self, constraints: ConstraintsIR) -> Iterator[tuple[Resource, str]]:
+        """Yield the resources, and the subresources through which they are written.
+
+        KYVERNO: what a ``*`` names is not looked for. Raises: DependencyError.
+        """
+        for rule in constraints.rules:
+            for entry in rule.resources:
+                plural, _, subresource = entry.partition("/")
+                for group in rule.groups:
+                    for version in rule.versions:
+                        found = self.kinds.of_plural(group, version, plural)
+                        if found is not None and "list" in found.verbs:
+                            yield found, subresource
+
+    def _listed(
+        self,
+        ir: MutatingPolicyIR,
+        constraints: ConstraintsIR,
+        resource: Resource,
+        subresource: str,
+        wanted: Callable[[Json], bool] = lambda _raw: True,
+    ) -> list[Key]:
+        """List the objects of a resource that match. Raises: DependencyError."""
+        namespace = ir.policy.namespace
+        if namespace and not resource.namespaced:
+            return []
+        found: list[Key] = []
+
+        def take(item: msgspec.Raw) -> None:
+            # K8S: items of a list carry neither kind nor apiVersion.
+            raw = msgspec.json.decode(item)
+            if is_ending(raw) or not wanted(raw):
+                return
+            if self._matches(constraints, resource, subresource, raw):
+                found.append(key_of(raw))
+
+        scope = WatchScope(resource=resource, namespace=namespace)
+        try:
+            list_all(self.dependencies.client, scope, take)
+        except KubeNotFound as error:
+            _log.warning(error.message, extra=fields(policy=ir.policy.key))
+        return found
+
+    def _matches(
+        self,
+        constraints: ConstraintsIR,
+        resource: Resource,
+        subresource: str,
+        raw: Json,
+    ) -> bool:
+        namespace, name = key_of(raw)
+        asked = {
+            "group": resource.group,
+            "version": resource.version,
+            "resource": resource.plural,
+        }
+        request = Request(
+            operation="",
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            subresource=subresource,
+            name=name,
+            namespace=namespace,
+            object=raw,
+            namespace_labels=self._labels(resource, namespace, raw),
+            review_request={"resource": asked},
+        )
+        return matches(constraints, request)
+
+    def _labels(self, resource: Resource, namespace: str, raw: Json) -> dict[str, str]:
+        """Return the labels of the object's namespace, {} if they are not known."""
+        if resource.kind == _NAMESPACE_KIND and not resource.group:
+            return dict((raw.get("metadata") or {}).get("labels") or {})
+        namespaces = self.dependencies.cluster_data.namespaces
+        if not namespace or namespaces is None:
+            return {}
+        return dict(namespaces.labels(namespace) or {})

@@ -1,0 +1,150 @@
+"""Evaluate a GeneratingPolicy for one trigger: what is to be generated.
+
+Room: background. Takes: a Task, a ReadyGenerating, the trigger. Gives: Evaluation.
+Next: generating/run.py. May touch: what the ports of CEL reach.
+Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/policies/gpol/engine/engine.go.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.generating.policies import (
+    GeneratingPolicies,
+    ReadyGenerating,
+)
+from kyverno_mp.background.generating.wanted import Collector
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.results import Wanted
+from kyverno_mp.background.triggers import request_of
+from kyverno_mp.background.update_request import Task
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
+from kyverno_mp.program import result
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.secrecy import withheld
+from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
+from kyverno_mp.telemetry.families import GENERATING_RESULTS
+from kyverno_mp.values.jsonvalue import Json
+
+_EXCEPTION: Final = "exception"
+
+
+class Evaluated(NamedTuple):
+    """What a policy generates, and the version of the policy that says so."""
+
+    policy: ReadyGenerating
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Evaluates policies; threads may share it."""
+
+    dependencies: BackgroundDependencies
+    policies: GeneratingPolicies
+    kinds: Kinds
+
+    def evaluate(
+        self, task: Task, policy: ReadyGenerating, trigger: Json
+    ) -> Evaluated | None:
+        """Return what the policy generates, None when it does not apply.
+
+        That it does not is checked against the policy as it is stored: the watch may
+        be behind what admission knew. Raises: InputError, DependencyError.
+        """
+        found = self._evaluate(task, policy, trigger)
+        if found is None and task.request is not None:
+            newer = self.policies.changed(policy)
+            if newer is not None:
+                policy = newer
+                found = self._evaluate(task, policy, trigger)
+        return None if found is None else Evaluated(policy, found)
+
+    def _evaluate(
+        self, task: Task, policy: ReadyGenerating, trigger: Json
+    ) -> Wanted | None:
+        request = self._request(task, policy, trigger)
+        data, clock = self.dependencies.cluster_data, self.dependencies.clock
+        engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
+        deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
+        runtime = engine.open(request, deadline_ns).runtime
+        own = policy.ir.policy
+        runtime.begin_policy(policy.linked, is_tenant=bool(own.namespace))
+        collector = Collector(policy.name, task.trigger, self.kinds)
+        is_review = bool(task.admission)
+        facts = Facts(
+            request,
+            runtime,
+            data.cel._replace(generator=collector),
+            self._namespace(task, request, deadline_ns),
+            is_review=is_review,
+        )
+        shared = ReviewShared(request) if is_review else Shared(request)
+        began_ns = engine.now_ns()
+        found = policy.linked.evaluate(facts, shared)
+        if found is None:
+            return None
+        self._count(policy, request, found.status, engine.now_ns() - began_ns)
+        if found.status == result.PASS and found.rule != _EXCEPTION:
+            return Wanted(collector.objects, found, request)
+        error = ExpressionFailed("background.policy", found.message)
+        if found.status == result.ERROR and policy.reads_secrets:
+            found.message = withheld(error.code)
+        if self.dependencies.results is not None:
+            self.dependencies.results.generated(own, found, request)
+        if found.status == result.ERROR:
+            raise error
+        return None
+
+    def _count(
+        self, policy: ReadyGenerating, request: Request, status: str, took_ns: int
+    ) -> None:
+        own = policy.ir.policy
+        labels = (
+            *(own.namespace or "-", own.name, request.kind, request.namespace),
+            *(request.operation.lower(), status),
+        )
+        seconds = took_ns / 1e9
+        self.dependencies.metrics.observe(GENERATING_RESULTS, labels, seconds)
+
+    def _request(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Request:
+        """Return what the policy evaluates; its constraints name the resource.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        data = self.dependencies.cluster_data
+        request = request_of(task, trigger, data, policy.assumed_operation)
+        if request.operation not in ("DELETE", "CONNECT"):
+            # A trigger that exists is taken as it is now.
+            request.operation = policy.operation_of(request.operation)
+        if request.review_request is None:
+            resource = self.kinds.of_kind(task.trigger.api_version, task.trigger.kind)
+            place = (
+                {}
+                if resource is None
+                else {
+                    "group": resource.group,
+                    "version": resource.version,
+                    "resource": resource.plural,
+                }
+            )
+            request.review_request = {"resource": place}
+        else:
+            request.review_request["operation"] = request.operation
+            request.namespace = str(task.admission.get("namespace") or "")
+            request.review_request["namespace"] = request.namespace
+        return request
+
+    def _namespace(self, task: Task, request: Request, deadline_ns: int) -> Json | None:
+        """Return ``namespaceObject``, None for an object of the cluster."""
+        name = request.namespace
+        if request.kind == "Namespace" and not request.group:
+            name = request.name if task.operation != "DELETE" else ""
+        namespaces = self.dependencies.cluster_data.cel.namespaces
+        if not name or namespaces is None:
+            return None
+        found = namespaces.namespace(name, deadline_ns)
+        return None if found is None else {"spec": {}, "status": {}, **found}

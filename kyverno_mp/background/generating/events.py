@@ -1,0 +1,187 @@
+"""Carry out what a change of a GeneratingPolicy means: synchronise, generate, delete.
+
+Room: background. Takes: names of policies. Gives: GeneratingEvents, a Reconciler.
+Next: background/start.py. May touch: the API server through the parts of this room, the
+log.
+Source: docs/behaviour/cel 12d; docs/behaviour/controllers 5.8; Kyverno
+pkg/policy/gpol.go.
+
+A policy is synced when it changes, when this replica becomes the lease holder, and in
+each scan interval; upstream syncs no namespaced one.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.downstream import Downstream
+from kyverno_mp.background.generating.existing import ExistingTriggers
+from kyverno_mp.background.generating.labels import owner_of, policy_selector
+from kyverno_mp.background.generating.policies import (
+    GeneratingPolicies,
+    ReadyGenerating,
+)
+from kyverno_mp.background.generating.register import Entry, Register
+from kyverno_mp.background.policies import policy_key
+from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.update_request import (
+    CEL_GENERATE,
+    StoredRequest,
+    Task,
+    Trigger,
+)
+from kyverno_mp.errors import InputError
+from kyverno_mp.program.generate.labels import SOURCE_UID
+from kyverno_mp.queues.reconcile import Result
+from kyverno_mp.telemetry.families import BACKGROUND_WRITES
+from kyverno_mp.telemetry.log import fields
+
+_log = logging.getLogger(__name__)
+NAME: Final = "background-generating-policy"
+
+
+class GeneratingEvents:
+    """The reconciler of GeneratingPolicies; threads may share it."""
+
+    def __init__(
+        self,
+        dependencies: BackgroundDependencies,
+        policies: GeneratingPolicies,
+        existing: ExistingTriggers,
+        downstream: Downstream,
+        register: Register,
+        submit: Callable[[Task], bool],
+    ) -> None:
+        """``submit`` queues a task for its trigger."""
+        self._dependencies = dependencies
+        self._policies = policies
+        self._existing = existing
+        self._downstream = downstream
+        self._register = register
+        self._submit = submit
+        self._lock = threading.Lock()
+        self._synced: dict[str, tuple[tuple[object, ...], float]] = {}
+        """The version of a policy at the last sync, and when the next one is due."""
+
+    def reconcile(self, key: str) -> Result:
+        """Bring a policy's objects in line with it.
+
+        Raises: DependencyError, LeaseLost.
+        """
+        stored = self._policies.get(key)
+        if stored is None:
+            return self._gone(key)
+        try:
+            ready = self._policies.ready(stored)
+        except InputError as error:
+            _log.warning(error.message, extra=fields(policy=key))
+            return Result()
+        self._record(ready)
+        now_s = self._dependencies.clock.monotonic_s()
+        with self._lock:
+            version, next_s = self._synced.get(key, ((), 0.0))
+        if version == ready.version and now_s < next_s:
+            return Result(after_s=next_s - now_s)
+        refusals = Refusals()
+        refused = sum(not self._submit(task) for task in self._tasks(ready, refusals))
+        refusals.tell()
+        if refused:
+            return Result(retry=True)
+        after_s = self._dependencies.settings.background_scan_interval_s
+        with self._lock:
+            self._synced[key] = ready.version, now_s + after_s
+        return Result(after_s=after_s)
+
+    def forget_sync(self, policy: str) -> None:
+        """Let the next reconcile sync a policy, whether or not it changed."""
+        with self._lock:
+            self._synced.pop(policy, None)
+
+    def lost(self, one: StoredRequest) -> Iterator[Task]:
+        """Yield what has to be done when triggers of a policy are lost.
+
+        Raises: DependencyError.
+        """
+        name = one.spec.policy
+        refusals = Refusals()
+        for known in [name] if name else self._policies.names():
+            try:
+                ready = self._policies.newest(known)
+            except InputError as error:
+                _log.warning(error.message, extra=fields(policy=known))
+                continue
+            if ready is None:
+                continue
+            triggers = self._of_downstream(ready, refusals)
+            triggers |= self._existing.triggers(ready, refusals.add)
+            for trigger in triggers.values():
+                yield _task(ready, trigger)
+        refusals.tell()
+
+    def _record(self, ready: ReadyGenerating) -> None:
+        """Record whether objects go with the policy; the kinds stay."""
+        known = self._register.of(ready.name)
+        if not ready.ir.synchronizes:
+            self._register.record(ready.name, None)
+        elif known.kinds:
+            entry = Entry(ready.deletes_with_policy, known.kinds)
+            self._register.record(ready.name, entry)
+
+    def _gone(self, key: str) -> Result:
+        """Delete what a policy generated, if it is gone for certain."""
+        if self._policies.live(key) is not None:
+            # The watch has not brought it yet, and will.
+            return Result()
+        entry = self._register.of(key)
+        refusals = Refusals()
+        if entry.deletes:
+            self._delete(key, entry, refusals)
+        refusals.tell()
+        self._register.record(key, None)
+        self._policies.forget(policy_key(key))
+        self.forget_sync(key)
+        return Result()
+
+    def _delete(self, policy: str, entry: Entry, refusals: Refusals) -> None:
+        selector = policy_selector(policy)
+        kinds = [(one.api_version, one.kind) for one in entry.kinds]
+        with refusals.kept():
+            for found in self._downstream.find(selector, kinds):
+                if found.labels.get(SOURCE_UID):
+                    # KYVERNO: clones stay when their policy goes.
+                    continue
+                with refusals.kept():
+                    if self._downstream.delete(found, selector):
+                        deleted = ("deleted",)
+                        self._dependencies.metrics.count(BACKGROUND_WRITES, deleted)
+
+    def _tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
+        triggers: dict[str, Trigger] = {}
+        if ready.ir.synchronizes:
+            triggers |= self._of_downstream(ready, refusals)
+        if ready.ir.generates_existing:
+            triggers |= self._existing.triggers(ready, refusals.add)
+        for trigger in triggers.values():
+            yield _task(ready, trigger)
+
+    def _of_downstream(
+        self, ready: ReadyGenerating, refusals: Refusals
+    ) -> dict[str, Trigger]:
+        """Return the triggers of what the policy generated."""
+        found: dict[str, Trigger] = {}
+        entry = self._register.of(ready.name)
+        kinds = [(one.api_version, one.kind) for one in entry.kinds]
+        with refusals.kept():
+            for one in self._downstream.find(policy_selector(ready.name), kinds):
+                owner = owner_of(one.labels)
+                if owner is not None:
+                    found[owner[1].key] = owner[1]
+        return found
+
+
+def _task(ready: ReadyGenerating, trigger: Trigger) -> Task:
+    is_whole = ready.ir.synchronizes
+    name = ready.ir.policy.name
+    return Task(CEL_GENERATE, ready.name, name, trigger, is_whole=is_whole)

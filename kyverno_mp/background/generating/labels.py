@@ -1,0 +1,100 @@
+"""Name the labels of what GeneratingPolicies generate, and read them.
+
+Room: background. Takes: a policy, a trigger; labels of objects. Gives: labels to write,
+selectors, ``owner_of``. Next: generating/run.py, generating/events.py,
+generating/watches.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (addGenerateLabels).
+
+Upstream writes no rule, by which these objects differ from those of generate rules. It
+writes no namespace of the policy either; here a namespaced policy has its own, so that
+two policies of one name do not delete each other's objects.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kyverno_mp.background.labels import Selector, trigger_of
+from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.program.generate.labels import (
+    KYVERNO,
+    MANAGED_BY,
+    POLICY,
+    POLICY_NAMESPACE,
+    RULE,
+    SOURCE_UID,
+    TRIGGER_GROUP,
+    TRIGGER_KIND,
+    TRIGGER_NAME,
+    TRIGGER_NAMESPACE,
+    TRIGGER_UID,
+    TRIGGER_VERSION,
+)
+from kyverno_mp.values.selector import is_label_value
+
+GENERATED_TEXT: Final = f"{MANAGED_BY}={KYVERNO},{POLICY},!{RULE}"
+"""The label selector of everything that GeneratingPolicies generate."""
+
+
+def labels_of(policy: str, trigger: Trigger, source_uid: str) -> dict[str, str]:
+    """Return the labels of an object; ``source_uid``: of a clone, "" for data.
+
+    A name that is no label value is left out; upstream's object is refused then.
+    """
+    namespace, _, name = policy.rpartition("/")
+    group, _, version = trigger.api_version.rpartition("/")
+    labels = {
+        MANAGED_BY: KYVERNO,
+        POLICY: name,
+        TRIGGER_NAME: trigger.name,
+        TRIGGER_NAMESPACE: trigger.namespace,
+        TRIGGER_UID: trigger.uid,
+        TRIGGER_KIND: trigger.kind,
+        TRIGGER_GROUP: group,
+        TRIGGER_VERSION: version,
+    }
+    if namespace:
+        labels[POLICY_NAMESPACE] = namespace
+    if source_uid:
+        labels[SOURCE_UID] = source_uid
+    return {name: value for name, value in labels.items() if is_label_value(value)}
+
+
+def policy_selector(policy: str) -> dict[str, str | None]:
+    """Return the labels of everything that a policy generated; None = absent."""
+    namespace, _, name = policy.rpartition("/")
+    return {
+        MANAGED_BY: KYVERNO,
+        POLICY: name,
+        POLICY_NAMESPACE: namespace or None,
+        RULE: None,
+    }
+
+
+def trigger_selector(policy: str, trigger: Trigger) -> dict[str, str | None]:
+    """Return the labels of what a policy generated for one trigger."""
+    selector = policy_selector(policy)
+    if trigger.uid:
+        return {**selector, TRIGGER_UID: trigger.uid}
+    return {
+        **selector,
+        TRIGGER_KIND: trigger.kind,
+        TRIGGER_NAMESPACE: trigger.namespace,
+        TRIGGER_NAME: trigger.name,
+    }
+
+
+def owner_of(labels: Mapping[str, str]) -> tuple[str, Trigger] | None:
+    """Return the policy and the trigger that labels name; None if they name none."""
+    name = labels.get(POLICY, "")
+    if labels.get(MANAGED_BY) != KYVERNO or not name or labels.get(RULE):
+        return None
+    trigger = trigger_of(labels)
+    if trigger is None:
+        return None
+    namespace = labels.get(POLICY_NAMESPACE, "")
+    return (f"{namespace}/{name}" if namespace else name), trigger
+
+
+def is_of(selector: Selector, labels: Mapping[str, str]) -> bool:
+    """Return whether labels are those of the policy of a selector."""
+    return all(labels.get(name) == value for name, value in selector.items())

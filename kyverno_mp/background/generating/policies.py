@@ -1,0 +1,312 @@
+"""Follow GeneratingPolicies and their exceptions, and link each version once.
+
+Room: background. Takes: a Client. Gives: GeneratingPolicies, ReadyGenerating.
+Next: generating/run.py, generating/events.py. May touch: the API server through kube;
+informers' threads.
+Source: docs/behaviour/cel 2.2, 10.2; Kyverno pkg/cel/policies/gpol/engine/fetch.go.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.background.policies import StoredPolicy, policy_key, policy_name
+from kyverno_mp.compiler.cel_policies import (
+    EXCEPTION_NAMES_OF_GENERATING,
+    compile_generating_with,
+)
+from kyverno_mp.compiler.cel_policies_review import review
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.cache import Informer, Project
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.policy.cel_policies import GeneratingPolicy, decode_cel_policy
+from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+)
+from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
+from kyverno_mp.values.jsonvalue import Json
+
+_GROUP: Final = "policies.kyverno.io"
+GENERATING_POLICIES: Final = Resource(
+    group=_GROUP,
+    version="v1beta1",
+    plural="generatingpolicies",
+    kind="GeneratingPolicy",
+    namespaced=False,
+)
+"""v1beta1 is what every release of Kyverno that has these kinds serves."""
+NAMESPACED_GENERATING_POLICIES: Final = Resource(
+    group=_GROUP,
+    version="v1beta1",
+    plural="namespacedgeneratingpolicies",
+    kind="NamespacedGeneratingPolicy",
+)
+EXCEPTIONS: Final = Resource(
+    group=_GROUP, version="v1beta1", plural="policyexceptions", kind="PolicyException"
+)
+_DELETE: Final = "DELETE"
+_CREATE: Final = "CREATE"
+_UPDATE: Final = "UPDATE"
+_ANY: Final = "*"
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    generation: int = 0
+    deletion_timestamp: str = ""
+
+
+class _Head(msgspec.Struct):
+    metadata: _Metadata
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy | None:
+    """Read a policy; None while it is being deleted. Raises: msgspec.DecodeError."""
+    metadata = _HEAD.decode(raw).metadata
+    if metadata.deletion_timestamp:
+        return None
+    return StoredPolicy(
+        kind=resource.kind,
+        key=(metadata.namespace, metadata.name),
+        uid=metadata.uid,
+        metadata_generation=metadata.generation,
+        raw=bytes(raw),
+    )
+
+
+class ReadyGenerating(msgspec.Struct, frozen=True):
+    """A policy ready to run.
+
+    ``version``: uid and generation; its PolicyExceptions with their versions.
+    """
+
+    stored: StoredPolicy
+    linked: LinkedGeneratingPolicy
+    version: tuple[str, int, tuple[str, ...]]
+
+    @property
+    def ir(self) -> GeneratingPolicyIR:
+        """The compiled record."""
+        return self.linked.ir
+
+    @property
+    def name(self) -> str:
+        """``name`` or ``namespace/name``, as UpdateRequests name it."""
+        return self.stored.name
+
+    @property
+    def reads_secrets(self) -> bool:
+        """Whether an expression may read Secrets, so that errors may quote them."""
+        return b"secrets" in self.stored.raw
+
+    @property
+    def deletes_with_policy(self) -> bool:
+        """Whether what it generated goes with it."""
+        return self.ir.synchronizes and not self.ir.orphans_downstream
+
+    @property
+    def operations(self) -> frozenset[str]:
+        """The operations that its rules list."""
+        constraints = self.ir.constraints
+        rules = () if constraints is None else constraints.rules
+        return frozenset(one for rule in rules for one in rule.operations)
+
+    @property
+    def deletes_on_delete(self) -> bool:
+        """Whether a rule lists DELETE by its name: then a deletion generates."""
+        return _DELETE in self.operations
+
+    @property
+    def assumed_operation(self) -> str:
+        """The operation of a trigger that exists: one that the rules list."""
+        listed = self.operations
+        if _UPDATE in listed and not listed & {_CREATE, _ANY}:
+            return _UPDATE
+        return _CREATE
+
+    def operation_of(self, asked: str) -> str:
+        """Return the operation to evaluate: the one that was asked for, if listed."""
+        listed = self.operations
+        return asked if asked in listed or _ANY in listed else self.assumed_operation
+
+
+class GeneratingPolicies:
+    """The policies of the cluster; threads may share it."""
+
+    def __init__(self, client: Client, exceptions_in: str) -> None:
+        """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        self._objects = Objects(client)
+        self._exceptions_in = exceptions_in
+        self.policies = [
+            Informer(client, WatchScope(resource=one), _projection(one))
+            for one in (GENERATING_POLICIES, NAMESPACED_GENERATING_POLICIES)
+        ]
+        self._exceptions = Informer(client, WatchScope(resource=EXCEPTIONS), bytes)
+        self._lock = threading.Lock()
+        self._kept: dict[Key, ReadyGenerating] = {}
+
+    @property
+    def informers(self) -> Iterator[Informer[StoredPolicy] | Informer[bytes]]:
+        """All informers."""
+        yield from self.policies
+        if self._exceptions_in:
+            yield self._exceptions
+
+    @property
+    def synced(self) -> bool:
+        """All policies were listed at least once."""
+        return all(one.synced for one in self.policies)
+
+    def get(self, name: str) -> StoredPolicy | None:
+        """Return a policy by ``name`` or ``namespace/name``, None if not known."""
+        key = policy_key(name)
+        return self._of(key).get(key)
+
+    def names(self) -> list[str]:
+        """Return all policies, ``name`` or ``namespace/name``."""
+        return [policy_name(key) for one in self.policies for key in one.snapshot()]
+
+    def live(self, name: str) -> StoredPolicy | None:
+        """Read a policy; None when it is gone. Raises: DependencyError."""
+        key = policy_key(name)
+        resource = self._of(key).scope.resource
+        raw = self._objects.find(resource, key)
+        if raw is None:
+            return None
+        return stored_policy(resource, msgspec.json.encode(raw))
+
+    def newest(self, name: str) -> ReadyGenerating | None:
+        """Return a policy; it is read while it is not known, or its watch interrupted.
+
+        Raises: PolicyInvalid, DependencyError.
+        """
+        informer = self._of(policy_key(name))
+        stored = None if informer.failures else self.get(name)
+        if stored is None:
+            stored = self.live(name)
+        return None if stored is None else self.ready(stored)
+
+    def changed(self, policy: ReadyGenerating) -> ReadyGenerating | None:
+        """Return a policy as it is stored, None if it is the same.
+
+        Raises: PolicyInvalid, DependencyError.
+        """
+        live = self.live(policy.name)
+        if live is None or live.uid != policy.stored.uid:
+            return None
+        ready = self.ready(live)
+        return None if ready.version == policy.version else ready
+
+    def ready(self, stored: StoredPolicy) -> ReadyGenerating:
+        """Return the linked policy. Raises: PolicyInvalid."""
+        exceptions = self._naming(stored)
+        version = (stored.uid, stored.metadata_generation, tuple(sorted(exceptions)))
+        with self._lock:
+            known = self._kept.get(stored.key)
+        if known is not None and known.version == version:
+            return known
+        made = ReadyGenerating(stored, _linked(stored, exceptions), version)
+        with self._lock:
+            self._kept[stored.key] = made
+        return made
+
+    def forget(self, key: Key) -> None:
+        """Drop what was linked for a policy that is gone."""
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def _of(self, key: Key) -> Informer[StoredPolicy]:
+        return self.policies[1 if key[0] else 0]
+
+    def _naming(self, stored: StoredPolicy) -> dict[str, bytes]:
+        """Return the exceptions that name a policy, by name and version.
+
+        A namespaced policy is exempt by its own namespace, or by the one that the
+        operator has chosen: no other tenant may revoke it.
+        """
+        if not self._exceptions_in:
+            return {}
+        found: dict[str, bytes] = {}
+        for key, raw in self._exceptions.snapshot().items():
+            if self._exceptions_in not in ("*", key[0]):
+                continue
+            own = stored.key[0]
+            is_limited = bool(own) and self._exceptions_in in ("*", own)
+            if is_limited and key[0] != own:
+                continue
+            if _names(raw, stored):
+                stamp = f"{'/'.join(key)}@{self._exceptions.version_of(key)}"
+                found[stamp] = raw
+        return found
+
+
+def _projection(resource: Resource) -> Project[StoredPolicy]:
+    return lambda raw: stored_policy(resource, raw)
+
+
+def _names(raw: bytes, stored: StoredPolicy) -> bool:
+    document: Json = msgspec.json.decode(raw)
+    name = stored.key[1]
+    return any(
+        (one.get("name"), one.get("kind")) == (name, stored.kind)
+        for one in (document.get("spec") or {}).get("policyRefs") or ()
+    )
+
+
+def _linked(
+    stored: StoredPolicy, exceptions: Mapping[str, bytes]
+) -> LinkedGeneratingPolicy:
+    """Compile and link a policy; an exception that cannot be used exempts nothing.
+
+    Raises: PolicyInvalid with the reason.
+    """
+    where = Where(policy=stored.name)
+    raw = _typed(stored.raw, stored.kind)
+    try:
+        with bounded(CompileBudget()):
+            policy = decode_cel_policy(raw)
+            assert isinstance(policy, GeneratingPolicy)
+            _check(policy, where)
+            ir, _ = compile_generating_with(
+                policy,
+                [_exception(one) for one in exceptions.values()],
+                EXCEPTION_NAMES_OF_GENERATING,
+            )
+    except DocumentInvalid as error:
+        text = "; ".join(map(str, error.problems))
+        raise PolicyInvalid("background.policy", text, where) from error
+    return LinkedGeneratingPolicy(ir)
+
+
+def _check(policy: GeneratingPolicy, where: Where) -> None:
+    problems = list(review(policy))
+    if problems:
+        raise DocumentInvalid(problems, where)
+
+
+def _exception(raw: bytes) -> CelPolicyException:
+    found = decode_validating_policy(_typed(raw, EXCEPTIONS.kind))
+    assert isinstance(found, CelPolicyException)
+    return found
+
+
+def _typed(raw: bytes, kind: str) -> dict[str, Json]:
+    """K8S: items of a list need not carry kind and apiVersion."""
+    document: dict[str, Json] = msgspec.json.decode(raw)
+    document.update(kind=kind, apiVersion=GENERATING_POLICIES.api_version)
+    document.pop("status", None)
+    return document

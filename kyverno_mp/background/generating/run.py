@@ -1,0 +1,282 @@
+"""Run a GeneratingPolicy for one trigger, and bring what it generates up to date.
+
+Room: background. Takes: a Task, the policies. Gives: Generating. Next:
+background/runner.py. May touch: the API server through the parts of this room.
+Source: docs/behaviour/cel 10.2, 12d; docs/background.md (GeneratingPolicies); Kyverno
+pkg/background/gpol/generate_controller.go.
+
+As for generate rules, what happens follows from what there is now: the trigger, the
+policy, the objects that its expressions read.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.downstream import (
+    CONTESTED,
+    CREATED,
+    KEPT,
+    Downstream,
+    Found,
+)
+from kyverno_mp.background.generating.evaluate import Evaluated, Evaluation
+from kyverno_mp.background.generating.labels import (
+    policy_selector,
+    trigger_selector,
+)
+from kyverno_mp.background.generating.policies import (
+    GeneratingPolicies,
+    ReadyGenerating,
+)
+from kyverno_mp.background.generating.register import GeneratedKind, Register
+from kyverno_mp.background.outcome import (
+    APPLIED,
+    DONE,
+    NO_TRIGGER,
+    NOT_DELETED,
+    NOT_STORED,
+    Outcome,
+    contested,
+)
+from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.triggers import (
+    Triggers,
+    is_ending,
+    stored_trigger,
+    undeleted,
+    version_of,
+)
+from kyverno_mp.background.update_request import Task
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.kube.resource import Key
+from kyverno_mp.limits import BACKGROUND_LOCKS
+from kyverno_mp.program.generate.labels import SOURCE_UID
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.values.jsonvalue import Json
+
+_DELETE: Final = "DELETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Generating:
+    """Runs GeneratingPolicies; threads may share it."""
+
+    dependencies: BackgroundDependencies
+    policies: GeneratingPolicies
+    triggers: Triggers
+    downstream: Downstream
+    register: Register
+    evaluation: Evaluation
+    on_recorded: Callable[[Key], None]
+    """Called with a policy whose objects were written before it was reconciled: it may
+    be gone, or another version, by now."""
+    _locks: tuple[threading.Lock, ...] = field(
+        default_factory=lambda: tuple(threading.Lock() for _ in range(BACKGROUND_LOCKS))
+    )
+
+    def run(self, task: Task, policy: ReadyGenerating | None) -> Outcome:
+        """Do one task.
+
+        Raises: ExpressionFailed and other InputErrors of the policy, DependencyError,
+        LeaseLost.
+        """
+        with self._locks[hash(task.trigger.key) % len(self._locks)]:
+            return self._run(task, policy)
+
+    def _run(self, task: Task, policy: ReadyGenerating | None) -> Outcome:
+        if policy is None:
+            # background/generating/events.py sees to what it generated.
+            return DONE
+        synchronizes = policy.ir.synchronizes
+        if task.synchronizes and not synchronizes:
+            return DONE
+        stored = stored_trigger(task)
+        if stored is not None and not task.deletes:
+            if task.operation == _DELETE and not policy.deletes_on_delete:
+                return DONE
+            return undeleted(task, self.triggers) or self._generate(
+                task, policy, stored
+            )
+        live = self.triggers.find(task.trigger)
+        if live is None or is_ending(live):
+            if task.deletes or task.is_whole or task.synchronizes:
+                return self._delete_all(task, policy, is_known=live is not None)
+            return DONE if live is not None else NO_TRIGGER
+        if task.deletes and task.operation == _DELETE:
+            # Others may refuse the deletion, and it is stored after its admission.
+            return NOT_DELETED
+        if task.seen_version and version_of(live) == task.seen_version:
+            return NOT_STORED
+        if task.gone_source:
+            return self._source_gone(task, policy, live)
+        if not synchronizes:
+            return self._generate(task, policy, live)
+        return self._align(task, policy, live)
+
+    def _generate(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
+        """Create what is missing."""
+        evaluated = self.evaluation.evaluate(task, policy, trigger)
+        if evaluated is None:
+            return DONE
+        return self._write_all(evaluated)
+
+    def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
+        """Write what is wanted, and delete the rest of what is the trigger's."""
+        evaluated = self.evaluation.evaluate(task, policy, trigger)
+        return self._replace(task, policy, evaluated, lambda _one: True)
+
+    def _source_gone(
+        self, task: Task, policy: ReadyGenerating, trigger: Json
+    ) -> Outcome:
+        """Delete the clones of a source that was deleted; another may be in its place.
+
+        That the policy fails without its source is expected.
+        """
+        evaluated: Evaluated | None = None
+        with contextlib.suppress(ExpressionFailed):
+            evaluated = self.evaluation.evaluate(task, policy, trigger)
+        return self._replace(
+            task,
+            policy,
+            evaluated,
+            lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
+        )
+
+    def _replace(
+        self,
+        task: Task,
+        policy: ReadyGenerating,
+        evaluated: Evaluated | None,
+        is_stale: Callable[[Found], bool],
+    ) -> Outcome:
+        """Write what is wanted, and delete what is stale of the rest.
+
+        Raises: KubeRefused after both, when a part was refused; others at once.
+        """
+        written, refusals = DONE, Refusals()
+        with refusals.kept():
+            if evaluated is not None:
+                policy = evaluated.policy
+                written = self._write_all(evaluated)
+        objects = () if evaluated is None else evaluated.wanted.objects
+        kept = {self.downstream.place_of(one) for one in objects}
+        with refusals.kept():
+            self._delete(
+                task, policy, lambda one: is_stale(one) and _place_of(one) not in kept
+            )
+        refusals.tell()
+        return written
+
+    def _delete_all(
+        self, task: Task, policy: ReadyGenerating, *, is_known: bool
+    ) -> Outcome:
+        """Delete what was generated for a trigger that is gone."""
+        if not policy.ir.synchronizes:
+            return DONE
+        if policy.deletes_on_delete and not task.deletes:
+            # The object may be what the deletion has generated.
+            return DONE
+        if not is_known and not self.triggers.serves(task.trigger):
+            # Of a kind that is not served nothing is known.
+            return DONE
+        self._delete(task, policy, lambda _one: True)
+        return APPLIED
+
+    def _write_all(self, evaluated: Evaluated) -> Outcome:
+        """Write all objects that are wanted.
+
+        Raises: KubeRefused after the last one when one was refused; others at once.
+        """
+        policy, wanted = evaluated.policy, evaluated.wanted
+        created: list[Generated] = []
+        # What is not recorded would stay when its policy goes unseen.
+        is_new = self._record(policy, wanted.objects)
+        pauses, refusals = [], Refusals()
+        try:
+            for one in wanted.objects:
+                with refusals.kept():
+                    pauses.append(self._write(policy, one, created))
+        finally:
+            # The policy, and its record with it, may have gone during the writes.
+            is_new = self._record(policy, wanted.objects) or is_new
+            if is_new:
+                self.on_recorded(policy.stored.key)
+        refusals.tell()
+        results = self.dependencies.results
+        if results is not None:
+            results.generated(policy.ir.policy, wanted.result, wanted.request, created)
+        later = [pause_s for pause_s in pauses if pause_s]
+        return contested(min(later)) if later else APPLIED
+
+    def _record(self, policy: ReadyGenerating, objects: list[Generated]) -> bool:
+        """Record the kinds of objects that follow; return whether some are new."""
+        if not objects or not policy.ir.synchronizes:
+            return False
+        kinds = [
+            GeneratedKind(
+                one.target.api_version,
+                one.target.kind,
+                SOURCE_UID in one.resource["metadata"]["labels"],
+            )
+            for one in objects
+        ]
+        return self.register.add(policy.name, kinds, deletes=policy.deletes_with_policy)
+
+    def _write(
+        self, policy: ReadyGenerating, one: Generated, created: list[Generated]
+    ) -> float:
+        """Write an object; return how long to leave it alone."""
+        done = self.downstream.write(
+            one,
+            synchronizes=policy.ir.synchronizes,
+            server_side=False,
+            owned=policy_selector(policy.name),
+        )
+        if done.action == KEPT:
+            return 0.0
+        recorder = PolicyRecorder(
+            policy.stored, self.dependencies.events, self.dependencies.metrics
+        )
+        if done.action == CONTESTED:
+            recorder.put_off()
+            return done.pause_s
+        is_new = done.action == CREATED
+        created += [one] * is_new
+        rule = policy.ir.policy.name
+        recorder.generated(rule, one, is_new=is_new)
+        if done.is_contest:
+            recorder.contested(rule, one, done.rival)
+        return 0.0
+
+    def _delete(
+        self, task: Task, policy: ReadyGenerating, is_stale: Callable[[Found], bool]
+    ) -> None:
+        """Delete what is stale of a trigger's objects.
+
+        Raises: KubeRefused after the last object, when a kind cannot be listed or one
+        not be deleted; other DependencyErrors at once.
+        """
+        selector = trigger_selector(policy.name, task.trigger)
+        entry = self.register.of(policy.name)
+        kinds = [(one.api_version, one.kind) for one in entry.kinds]
+        refusals = Refusals()
+        recorder = PolicyRecorder(
+            policy.stored, self.dependencies.events, self.dependencies.metrics
+        )
+        with refusals.kept():
+            for one in self.downstream.find(selector, kinds):
+                if is_stale(one):
+                    with refusals.kept():
+                        if self.downstream.delete(one, selector):
+                            recorder.deleted()
+        refusals.tell()
+
+
+def _place_of(found: Found) -> tuple[str, str, str]:
+    """Return kind, namespace and name."""
+    return found.resource.kind, *found.key

@@ -1,0 +1,123 @@
+"""Collect what the expressions of a GeneratingPolicy generate for one trigger.
+
+Room: background. Takes: calls of ``generator.apply``. Gives: Collector, a GeneratorPort
+that creates nothing. Next: generating/run.py writes the objects.
+May touch: discovery, through background/kinds.py.
+Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (GenerateResources).
+
+Upstream creates each object while the expression runs; here all are written when every
+expression has succeeded, so that a later error leaves no part of them behind.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kyverno_mp.background.generating.labels import labels_of
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.limits import GENERATED_OBJECTS_MAX
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generate.target import DownstreamTarget
+from kyverno_mp.values.jsonvalue import Json
+
+_OF_STORED: Final = (
+    "uid",
+    "selfLink",
+    "creationTimestamp",
+    "managedFields",
+    "resourceVersion",
+    "generation",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+_OWNERS: Final = "ownerReferences"
+
+
+class Collector:
+    """The objects of one policy for one trigger."""
+
+    def __init__(self, policy: str, trigger: Trigger, kinds: Kinds) -> None:
+        """``policy``: ``name`` or ``namespace/name``."""
+        self._policy = policy
+        self._own = policy.rpartition("/")[0]
+        self._trigger = trigger
+        self._kinds = kinds
+        self.objects: list[Generated] = []
+
+    def generate(
+        self, namespace: str, objects: Sequence[Json], deadline_ns: int
+    ) -> None:
+        """Take objects, and the items of lists.
+
+        Raises: ExpressionFailed, DependencyError.
+        """
+        del deadline_ns  # nothing here waits, but for discovery
+        for raw in objects:
+            if type(raw) is not dict:
+                raise ExpressionFailed("generate.object", "not an object")
+            items = raw.get("items")
+            for item in items if type(items) is list else [raw]:
+                if type(item) is not dict:
+                    raise ExpressionFailed("generate.object", "not an object")
+                self._take(item, namespace)
+
+    def _take(self, raw: dict[str, Json], namespace: str) -> None:
+        if len(self.objects) >= GENERATED_OBJECTS_MAX:
+            raise ExpressionFailed(
+                "generate.many", f"more than {GENERATED_OBJECTS_MAX} objects"
+            )
+        api_version, kind = _text(raw, "apiVersion"), _text(raw, "kind")
+        resource = self._kinds.of_kind(api_version, kind) if kind else None
+        if resource is None or not api_version:
+            text = f'no matches for kind "{kind}" in version "{api_version}"'
+            raise ExpressionFailed("generate.kind", text)
+        if not resource.namespaced and namespace:
+            raise ExpressionFailed(
+                "generate.scope",
+                "cross-scope generation denied: a policy scoped to namespace"
+                f' "{namespace}" cannot generate cluster-scoped resource'
+                f" {api_version}/{kind}",
+            )
+        if self._own and namespace != self._own:
+            # SAFETY: the library refuses this, too.
+            raise ExpressionFailed(
+                "generate.scope",
+                f'cross-namespace generation denied: policy in "{self._own}" cannot'
+                f' generate into "{namespace}"',
+            )
+        made = self._made(raw, namespace)
+        name = str(made["metadata"].get("name") or "")
+        trigger = self._trigger
+        if (kind, namespace, name) == (trigger.kind, trigger.namespace, trigger.name):
+            # An object that is its own trigger exists already, and is not ours.
+            return
+        if not name:
+            raise ExpressionFailed("generate.name", f"{kind} has no metadata.name")
+        target = DownstreamTarget(api_version, kind, namespace, name)
+        self.objects.append(Generated(target, made))
+
+    def _made(self, raw: dict[str, Json], namespace: str) -> dict[str, Json]:
+        """Return the object as it is to be created, with its labels."""
+        given = raw.get("metadata")
+        metadata = dict(given) if type(given) is dict else {}
+        is_clone = bool(metadata.get("resourceVersion"))
+        source_uid = str(metadata.get("uid") or "") if is_clone else ""
+        if metadata.get("namespace", "") != namespace:
+            # K8S: an owner is in the namespace of what it owns.
+            metadata.pop(_OWNERS, None)
+        for name in (*_OF_STORED, "namespace"):
+            metadata.pop(name, None)
+        if namespace:
+            metadata["namespace"] = namespace
+        labels = metadata.get("labels")
+        metadata["labels"] = {
+            **(labels if type(labels) is dict else {}),
+            **labels_of(self._policy, self._trigger, source_uid),
+        }
+        return {**raw, "metadata": metadata}
+
+
+def _text(raw: dict[str, Json], key: str) -> str:
+    value = raw.get(key)
+    return value if type(value) is str else ""

@@ -1,0 +1,249 @@
+"""Watch what GeneratingPolicies generated, and the sources of its clones.
+
+Room: background. Takes: the recorded kinds. Gives: Watches, which submits a Task for
+each trigger whose objects were changed or deleted by others. Next: background/start.py.
+May touch: the API server through kube/cache.py; informers' threads.
+Source: docs/behaviour/controllers 5.8; Kyverno pkg/background/gpol/dynamic_watcher.go.
+
+Which kinds a policy generates is known only when it has run, so no webhook can be
+registered for them; as upstream, a watch for each kind notices changes. Only metadata
+travels. What is written is decided by evaluating the policy again, not by a copy.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from kyverno_mp.background.downstream import Downstream, Found
+from kyverno_mp.background.generating.labels import GENERATED_TEXT, owner_of
+from kyverno_mp.background.generating.register import GeneratedKind
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.update_request import CEL_GENERATE, Task
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.limits import GENERATED_KINDS_MAX
+from kyverno_mp.program.generate.labels import SOURCE_UID
+
+_log = logging.getLogger(__name__)
+_FAILING: Final = 3
+
+
+class _Known(NamedTuple):
+    """An object. ``labels``: None if it was not generated."""
+
+    uid: str
+    version: str
+    labels: dict[str, str] | None
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Head(msgspec.Struct):
+    metadata: _Metadata
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+def _known(raw: msgspec.Raw) -> _Known:
+    metadata = _HEAD.decode(raw).metadata
+    labels = metadata.labels or {}
+    is_generated = owner_of(labels) is not None
+    version = metadata.resource_version
+    return _Known(metadata.uid, version, labels if is_generated else None)
+
+
+class Watches:
+    """One informer for each kind; threads may share it."""
+
+    def __init__(
+        self,
+        client: Client,
+        kinds: Kinds,
+        downstream: Downstream,
+        submit: Callable[[Task], bool],
+        on_dropped: Callable[[str], None],
+    ) -> None:
+        """``submit`` queues a task; ``on_dropped``: of a policy whose task was not."""
+        self._client = client
+        self._kinds = kinds
+        self._downstream = downstream
+        self._submit = submit
+        self._on_dropped = on_dropped
+        self._lock = threading.Lock()
+        self._watches: dict[tuple[str, str], _Watch] = {}
+        self._is_stopped = False
+        self.left_out = 0
+        """Kinds beyond the bound."""
+
+    def follow(self, wanted: Iterable[GeneratedKind]) -> None:
+        """Watch these kinds, and no others. Raises: DependencyError."""
+        found: dict[tuple[str, str], tuple[Resource, bool]] = {}
+        for one in sorted(wanted):
+            resource = self._kinds.of_kind(one.api_version, one.kind)
+            if resource is not None:
+                key = (resource.group, resource.plural)
+                is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
+                found[key] = resource, is_cloned
+        self.left_out = max(0, len(found) - GENERATED_KINDS_MAX)
+        kept = dict(list(found.items())[:GENERATED_KINDS_MAX])
+        with self._lock:
+            if self._is_stopped:
+                return
+            ended = [
+                self._watches.pop(key)
+                for key, watch in list(self._watches.items())
+                if key not in kept or kept[key][1] > watch.is_cloned
+            ]
+            begun = [key for key in kept if key not in self._watches]
+            for key in begun:
+                self._watches[key] = _Watch(self, *kept[key])
+            started = [self._watches[key] for key in begun]
+        for watch in ended:
+            watch.informer.stop()
+        for watch in started:
+            watch.informer.start()
+
+    def stop(self) -> None:
+        """End all informers."""
+        with self._lock:
+            self._is_stopped = True
+            watches = list(self._watches.values())
+            self._watches.clear()
+        for watch in watches:
+            watch.informer.stop()
+
+    @property
+    def informers(self) -> list[Informer[_Known]]:
+        """Those that run."""
+        with self._lock:
+            return [one.informer for one in self._watches.values()]
+
+    def problems(self) -> list[str]:
+        """Return what is wrong at the moment."""
+        found = [
+            f"watch of generated {one.scope.resource.plural}: {one.last_error}"
+            for one in self.informers
+            if one.failures >= _FAILING
+        ]
+        if self.left_out:
+            found.append(
+                f"{self.left_out} generated kinds above the limit of"
+                f" {GENERATED_KINDS_MAX} are not watched"
+            )
+        return found
+
+    @property
+    def client(self) -> Client:
+        """The client of the informers."""
+        return self._client
+
+    def is_own(self, found: Found) -> bool:
+        """Return whether nobody changed an object since it was written here."""
+        return self._downstream.is_own(found)
+
+    def is_changed(self, found: Found) -> bool:
+        """Return whether an object that was written here has another version now."""
+        return self._downstream.is_changed(found)
+
+    def add(self, labels: dict[str, str], *, gone_source: str = "") -> None:
+        """Submit what follows from a change for the trigger that labels name."""
+        owner = owner_of(labels)
+        if owner is None:
+            return
+        policy, trigger = owner
+        task = Task(
+            *(CEL_GENERATE, policy, policy.rpartition("/")[2], trigger),
+            synchronizes=True,
+            gone_source=gone_source,
+        )
+        if not self._submit(task):
+            self._on_dropped(policy)
+
+
+class _Watch:
+    """The objects of one kind, as they were at the last change."""
+
+    def __init__(self, watches: Watches, resource: Resource, is_cloned: bool) -> None:  # noqa: FBT001 - of one caller
+        """``is_cloned``: some objects have sources, which are of this kind, too."""
+        self._watches = watches
+        self._resource = resource
+        self.is_cloned = is_cloned
+        selector = "" if is_cloned else GENERATED_TEXT
+        scope = WatchScope(
+            resource=resource, label_selector=selector, metadata_only=True
+        )
+        self.informer: Informer[_Known] = Informer(watches.client, scope, _known)
+        self.informer.on_change(self._changed)
+        self._seen: dict[Key, _Known] = {}
+        self._clones: dict[str, set[Key]] = {}
+        """The keys of clones, by the uid of their source."""
+
+    def _changed(self, key: Key) -> None:
+        """Act on a change that others made; in the informer's thread."""
+        before, now = self._seen.get(key), self.informer.get(key)
+        self._remember(key, before, now)
+        if before == now:
+            return
+        if before is None:
+            if now is not None and now.labels and self._was_ours(key, now):
+                self._watches.add(now.labels)
+            return
+        is_same = now is not None and now.uid == before.uid
+        if before.labels is not None and not (
+            now and is_same and self._is_own(key, now)
+        ):
+            self._watches.add(before.labels)
+        self._source_changed(before.uid, is_gone=not is_same)
+
+    def _source_changed(self, uid: str, *, is_gone: bool) -> None:
+        for key in list(self._clones.get(uid, ())):
+            clone = self._seen.get(key)
+            if clone is not None and clone.labels is not None:
+                gone_source = uid if is_gone else ""
+                self._watches.add(clone.labels, gone_source=gone_source)
+
+    def _remember(self, key: Key, before: _Known | None, now: _Known | None) -> None:
+        if before is not None and before.labels is not None:
+            source = before.labels.get(SOURCE_UID, "")
+            clones = self._clones.get(source, set())
+            clones.discard(key)
+            if not clones:
+                self._clones.pop(source, None)
+        if now is None:
+            self._seen.pop(key, None)
+            return
+        self._seen[key] = now
+        source = (now.labels or {}).get(SOURCE_UID, "")
+        if source:
+            self._clones.setdefault(source, set()).add(key)
+
+    def _was_ours(self, key: Key, now: _Known) -> bool:
+        """Return whether others changed an object before its first event here."""
+        return self._watches.is_changed(self._found(key, now))
+
+    def _is_own(self, key: Key, now: _Known) -> bool:
+        return self._watches.is_own(self._found(key, now))
+
+    def _found(self, key: Key, now: _Known) -> Found:
+        return Found(self._resource, key, now.uid, now.version, now.labels or {})
+
+
+def follow_recorded(watches: Watches, kinds: Callable[[], set[GeneratedKind]]) -> bool:
+    """Watch what is recorded; return whether that succeeded."""
+    try:
+        watches.follow(kinds())
+    except DependencyError as error:
+        _log.warning(error.message)
+        return False
+    return True

@@ -1,0 +1,206 @@
+"""Compile a stored DeletingPolicy, and plan its runs.
+
+Room: cleanup. Takes: a StoredPolicy, the PolicyExceptions that name it. Gives:
+``compiled_deleting_policy``, DeletingPlan. Next: cleanup/runner.py.
+May touch: what the ports of CEL reach.
+Source: docs/behaviour/cel 10.3; Kyverno pkg/controllers/deleting/controller.go,
+pkg/cel/policies/dpol/engine.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.cleanup.plan import Judge, WantedKind, exact_texts
+from kyverno_mp.cleanup.policy import (
+    CompiledPolicy,
+    StoredPolicy,
+    schedule_and_options,
+)
+from kyverno_mp.compiler.cel_policies import (
+    EXCEPTION_NAMES_OF_DELETING,
+    compile_deleting_policy,
+)
+from kyverno_mp.compiler.cel_policies_review import review
+from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded
+from kyverno_mp.ir.admission_policy import ResourceRuleIR
+from kyverno_mp.ir.cel_policies import DeletingPolicyIR
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.policy.cel_policies import DeletingPolicy, decode_cel_policy
+from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.validating_policy import CelPolicyException
+from kyverno_mp.program.cel_policies.delete import LinkedDeletingPolicy
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.validating_policy.scope import Facts, names_any
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.jsonvalue import Json
+
+_NAMESPACE: Final = frozenset({"namespaceObject"})
+_ANY: Final = "*"
+
+
+def compiled_deleting_policy(
+    stored: StoredPolicy,
+    exceptions: Sequence[CelPolicyException],
+    digest: bytes,
+    settings: Settings,
+) -> CompiledPolicy:
+    """Compile a policy with its exceptions; ``digest``: that of the exceptions.
+
+    An exception that cannot be used refuses the policy, so that nothing is deleted that
+    its author wants to keep. Raises: PolicyInvalid with the reason.
+    """
+    raw = {
+        "apiVersion": stored.resource.api_version,
+        "kind": stored.kind,
+        "metadata": {"name": stored.name, "namespace": stored.namespace},
+        "spec": msgspec.json.decode(stored.spec),
+    }
+    where = Where(policy=stored.shown)
+    try:
+        policy = decode_cel_policy(raw)
+        assert isinstance(policy, DeletingPolicy)
+        with bounded(CompileBudget()):
+            _check(policy, where)
+            ir = compile_deleting_policy(
+                policy, exceptions, exception_names=EXCEPTION_NAMES_OF_DELETING
+            )
+    except DocumentInvalid as error:
+        text = "; ".join(map(str, error.problems))
+        raise PolicyInvalid("cleanup.policy", text, where) from error
+    schedule, options = schedule_and_options(stored, ir.schedule, settings)
+    return CompiledPolicy(
+        stored, DeletingPlan(LinkedDeletingPolicy(ir)), schedule, options, digest
+    )
+
+
+def _check(policy: DeletingPolicy, where: Where) -> None:
+    problems = list(review(policy))
+    if problems:
+        raise DocumentInvalid(problems, where)
+
+
+class DeletingPlan:
+    """The plan of a DeletingPolicy or NamespacedDeletingPolicy."""
+
+    def __init__(self, linked: LinkedDeletingPolicy) -> None:
+        self._linked = linked
+        self._ir = linked.ir
+        constraints = self._ir.constraints
+        self._rules = () if constraints is None else constraints.rules
+
+    @property
+    def namespace(self) -> str:
+        """The only namespace of its objects, "" for all."""
+        return self._ir.policy.namespace
+
+    @property
+    def schedule(self) -> str:
+        """Cron text."""
+        return self._ir.schedule
+
+    @property
+    def propagation(self) -> str:
+        """``deletionPropagationPolicy``, "" for the default."""
+        return self._ir.propagation
+
+    def kinds(self, directory: Directory) -> Iterator[WantedKind]:
+        """Return what the rules name: each version, resource by resource."""
+        for group, version, plural in dict.fromkeys(
+            (group, version, plural)
+            for rule in self._rules
+            for group in rule.groups
+            for version in rule.versions
+            for plural in rule.resources
+        ):
+            yield _wanted(group, version, plural, directory)
+
+    def exact(self, resource: Resource) -> tuple[list[str], list[str]]:
+        """Return the only names of the objects, [] = any; the namespace may be any."""
+        naming = [one for one in self._rules if _names(one, resource)]
+        return exact_texts(one.names for one in naming), []
+
+    def judge(self, data: ClusterData) -> Judge:
+        """Return what decides about the objects of one run."""
+        return _DeletingJudge(self._linked, data)
+
+
+class _DeletingJudge:
+    """Decides by constraints, exceptions and conditions."""
+
+    names_resources = True
+
+    def __init__(self, linked: LinkedDeletingPolicy, data: ClusterData) -> None:
+        self._linked = linked
+        self._ports = data.cel
+        ir = linked.ir
+        self._is_namespaced = bool(ir.policy.namespace)
+        self.reads_labels = (
+            ir.constraints is not None and ir.constraints.namespace_selector is not None
+        )
+        self.reads_namespace = _reads_namespace(ir)
+
+    def selects(self, request: Request) -> bool:
+        own = self._linked.ir.policy.namespace
+        if own and request.namespace != own:
+            return False
+        return self._linked.matches(request)
+
+    def holds(self, context: RequestContext, namespace: Json | None) -> bool:
+        request, runtime = context.request, context.runtime
+        runtime.begin_policy(self._linked, is_tenant=self._is_namespaced)
+        if self.reads_namespace and namespace is None:
+            namespace = self._namespace(request.namespace)
+        return self._linked.holds(Facts(request, runtime, self._ports, namespace))
+
+    def _namespace(self, name: str) -> Json | None:
+        """Return ``namespaceObject``: null for an object of the cluster.
+
+        Raises: ExpressionFailed, DependencyError: nobody knows the namespace.
+        """
+        namespaces = self._ports.namespaces
+        if not name:
+            return None
+        found = None if namespaces is None else namespaces.namespace(name, 0)
+        if found is None:
+            raise ExpressionFailed(
+                "cleanup.namespace", f"namespace {name} is not known"
+            )
+        return found
+
+
+def _wanted(group: str, version: str, plural: str, directory: Directory) -> WantedKind:
+    text = "/".join(filter(None, (group, version, plural)))
+    if _ANY in (group, version) or _ANY in plural:
+        # Upstream lists them by these very texts, and finds nothing.
+        return WantedKind(
+            text, (), f"{text}: clean-up supports no wildcards in resources"
+        )
+    if "/" in plural:
+        return WantedKind(text, (), f"{text}: a subresource cannot be deleted")
+    found = [
+        one
+        for one in directory.resources
+        if (one.group, one.version, one.plural) == (group, version, plural)
+        and not one.subresource
+    ]
+    return WantedKind(text, found, is_versioned=True)
+
+
+def _names(rule: ResourceRuleIR, resource: Resource) -> bool:
+    return (
+        resource.group in rule.groups
+        and resource.version in rule.versions
+        and resource.plural in rule.resources
+    )
+
+
+def _reads_namespace(ir: DeletingPolicyIR) -> bool:
+    named = [*ir.conditions, *ir.variables]
+    named += [one for exception in ir.exceptions for one in exception.conditions]
+    return any(names_any(one.expression, _NAMESPACE) for one in named)

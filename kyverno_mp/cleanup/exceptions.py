@@ -1,0 +1,151 @@
+"""Know the PolicyExceptions that name DeletingPolicies.
+
+Room: cleanup. Takes: a Client, the operator's settings for exceptions. Gives:
+Exceptions. Next: cleanup/start.py. May touch: the API server through kube/cache.py.
+Source: docs/behaviour/cel 10.3; docs/behaviour/controllers 14 (27: upstream's clean-up
+controller never enables them); docs/differences.md.
+
+What is not known for certain exempts everything: no run begins before the exceptions
+were listed, or while their watch is interrupted.
+"""
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.cleanup.policy import StoredPolicy
+from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.policy.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+)
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.jsonvalue import Json
+
+EXCEPTIONS: Final = Resource(
+    group="policies.kyverno.io",
+    version="v1beta1",
+    plural="policyexceptions",
+    kind="PolicyException",
+)
+_NOT_LISTED: Final = "not listed yet"
+_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
+_IDLE_FIELDS: Final = ("managedFields", "resourceVersion", "selfLink")
+
+
+class Exceptions:
+    """The exceptions of the cluster; threads may share it."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._namespace = settings.exceptions_in
+        """Where exceptions count: "" = nowhere, "*" = everywhere."""
+        self.informer = Informer(client, WatchScope(resource=EXCEPTIONS), _text)
+        self.informer.on_change(self._forget)
+        self._lock = threading.Lock()
+        self._changes = 0
+        self._found: dict[tuple[str, str, str], tuple[bytes, list[bytes]]] = {}
+
+    @property
+    def informers(self) -> Sequence[Informer[bytes]]:
+        """What must run; nothing where no exception counts."""
+        return (self.informer,) if self._namespace else ()
+
+    def on_change(self, act: Callable[[], None]) -> None:
+        """Call ``act`` when exceptions may have changed."""
+        self.informer.on_notified(act)
+
+    def digest(self, stored: StoredPolicy) -> bytes:
+        """Return a digest of the exceptions that name a policy.
+
+        Raises: KubeUnavailable if they are not known. Cost: after a change, one pass
+        over all exceptions.
+        """
+        return self._of(stored)[0]
+
+    def naming(self, stored: StoredPolicy) -> list[CelPolicyException]:
+        """Return the exceptions that name a policy.
+
+        Raises: KubeUnavailable; DocumentInvalid, if one cannot be read.
+        """
+        found = []
+        for text in self._of(stored)[1]:
+            one = decode_validating_policy(msgspec.json.decode(text))
+            assert isinstance(one, CelPolicyException)
+            found.append(one)
+        return found
+
+    def _of(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
+        if not self._namespace:
+            return b"", []
+        self._check_known()
+        key = (stored.kind, stored.namespace, stored.name)
+        with self._lock:
+            known, changes = self._found.get(key), self._changes
+        if known is None:
+            known = self._read(stored)
+            with self._lock:
+                if changes == self._changes:
+                    self._found[key] = known
+        return known
+
+    def _check_known(self) -> None:
+        informer = self.informer
+        is_absent = informer.failures and _NOT_SERVED.search(informer.last_error)
+        if is_absent or (informer.synced and not informer.failures):
+            return
+        raise KubeUnavailable(
+            "cleanup.exceptions",
+            f"PolicyExceptions are not known: {informer.last_error or _NOT_LISTED}",
+        )
+
+    def _read(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
+        texts = [
+            text
+            for (namespace, _), text in sorted(self.informer.snapshot().items())
+            if self._counts(namespace, stored.namespace) and _names(text, stored)
+        ]
+        digest = hashlib.blake2b(b"\0".join(texts), digest_size=16).digest()
+        return (digest if texts else b""), texts
+
+    def _counts(self, namespace: str, of_policy: str) -> bool:
+        """Return whether an exception of a namespace may exempt from a policy.
+
+        A namespaced policy is exempt by its own namespace, or by the one that the
+        operator has chosen: no other tenant may revoke it.
+        """
+        if self._namespace not in ("*", namespace):
+            return False
+        is_limited = bool(of_policy) and self._namespace in ("*", of_policy)
+        return not is_limited or namespace == of_policy
+
+    def _forget(self, _key: object) -> None:
+        with self._lock:
+            self._changes += 1
+            self._found = {}
+
+
+def _text(raw: msgspec.Raw) -> bytes:
+    """Project an exception to what it means."""
+    document = msgspec.json.decode(raw)
+    document.pop("status", None)
+    for name in _IDLE_FIELDS:
+        document["metadata"].pop(name, None)
+    # K8S: items of a list need not carry them.
+    document.update(kind=EXCEPTIONS.kind, apiVersion=EXCEPTIONS.api_version)
+    return msgspec.json.encode(document)
+
+
+def _names(text: bytes, stored: StoredPolicy) -> bool:
+    document: Json = msgspec.json.decode(text)
+    return any(
+        (one.get("name"), one.get("kind")) == (stored.name, stored.kind)
+        for one in (document.get("spec") or {}).get("policyRefs") or ()
+    )

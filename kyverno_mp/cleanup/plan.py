@@ -1,0 +1,171 @@
+"""Define what a run needs of a policy: the kinds to list, the decision on an object.
+
+Room: cleanup. Takes: a linked policy. Gives: Plan and Judge, and CleanupPlan, the one
+of CleanupPolicies. Next: cleanup/scan.py, cleanup/evaluator.py; cleanup/deleting.py has
+the plan of DeletingPolicies. May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 7 (Matching).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from kyverno_mp.ir.match import FilterIR, KindIR
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program.cleanup import LinkedCleanup
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.wildcard import contains_wildcard
+
+
+class WantedKind(NamedTuple):
+    """A kind as the policy spells it, and the resources that serve it.
+
+    ``problem``: why its objects cannot be listed, "" if they can. ``is_versioned``: the
+    policy tells versions apart, so each is listed.
+    """
+
+    text: str
+    resources: Sequence[Resource]
+    problem: str = ""
+    is_versioned: bool = False
+
+
+class Judge(Protocol):
+    """Decides about objects; threads may share it."""
+
+    reads_labels: bool
+    """The decision depends on the labels of the object's namespace."""
+    reads_namespace: bool
+    """It depends on other parts of the Namespace as well."""
+    names_resources: bool
+    """The policy names resources, not kinds."""
+
+    def selects(self, request: Request) -> bool:
+        """Return whether the policy is for the object. Raises: InputError."""
+
+    def holds(self, context: RequestContext, namespace: Json | None) -> bool:
+        """Return whether the conditions on a selected object are true.
+
+        ``namespace``: its Namespace as it was just read, None if it was not.
+        Raises: InputError, DependencyError.
+        """
+
+
+class Plan(Protocol):
+    """A compiled policy of any kind."""
+
+    @property
+    def namespace(self) -> str:
+        """The only namespace of its objects, "" for all."""
+
+    @property
+    def schedule(self) -> str:
+        """Cron text."""
+
+    @property
+    def propagation(self) -> str:
+        """``deletionPropagationPolicy``, "" for the default."""
+
+    def kinds(self, directory: Directory) -> Iterable[WantedKind]:
+        """Return the kinds that the policy names."""
+
+    def exact(self, resource: Resource) -> tuple[list[str], list[str]]:
+        """Return the only names and the only namespaces of the objects; [] = any."""
+
+    def judge(self, data: ClusterData) -> Judge:
+        """Return what decides about the objects of one run."""
+
+
+class CleanupPlan:
+    """The plan of a CleanupPolicy or ClusterCleanupPolicy."""
+
+    def __init__(self, linked: LinkedCleanup) -> None:
+        self._linked = linked
+        self._ir = linked.ir
+
+    @property
+    def namespace(self) -> str:
+        """The only namespace of its objects, "" for all."""
+        return self._ir.policy.namespace
+
+    @property
+    def schedule(self) -> str:
+        """Cron text."""
+        return self._ir.schedule
+
+    @property
+    def propagation(self) -> str:
+        """``deletionPropagationPolicy``, "" for the default."""
+        return self._ir.propagation
+
+    def kinds(self, directory: Directory) -> Iterator[WantedKind]:
+        """Return the kinds of the match block; subresources cannot be deleted."""
+        named = dict.fromkeys(k for one in self._ir.match.filters for k in one.kinds)
+        for kind in named:
+            if not kind.subresource:
+                yield _wanted(kind, directory)
+
+    def exact(self, resource: Resource) -> tuple[list[str], list[str]]:
+        """Return the only names and the only namespaces of the objects; [] = any."""
+        filters = [one for one in self._ir.match.filters if _names(one, resource)]
+        return (
+            exact_texts(
+                one.names or ((one.name,) if one.name else ()) for one in filters
+            ),
+            exact_texts(one.namespaces for one in filters),
+        )
+
+    def judge(self, _data: ClusterData) -> Judge:
+        """Return what decides about the objects of one run."""
+        return _CleanupJudge(self._linked)
+
+
+class _CleanupJudge:
+    """Decides by match, exclude and conditions; context entries are of the engine."""
+
+    reads_namespace = False
+    names_resources = False
+
+    def __init__(self, linked: LinkedCleanup) -> None:
+        self._linked = linked
+        blocks = (linked.ir.match, linked.ir.exclude)
+        self.reads_labels = any(
+            one.namespace_selector is not None
+            for block in blocks
+            for one in (block.filters if block is not None else ())
+        )
+
+    def selects(self, request: Request) -> bool:
+        return self._linked.selects(request)
+
+    def holds(self, context: RequestContext, _namespace: Json | None) -> bool:
+        return self._linked.holds(context)
+
+
+def _wanted(kind: KindIR, directory: Directory) -> WantedKind:
+    text = kind.text or kind.kind
+    if contains_wildcard(kind.kind):
+        # Upstream cannot list these either: no such kind exists.
+        return WantedKind(
+            text, (), f"kind {text}: clean-up supports no wildcards in kinds"
+        )
+    selector = KindSelector(kind.group, kind.version, kind.kind, "")
+    return WantedKind(text, directory.find(selector))
+
+
+def _names(one: FilterIR, resource: Resource) -> bool:
+    return any(kind.kind == resource.kind for kind in one.kinds)
+
+
+def exact_texts(lists: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return all texts; none when a list is empty or has a wildcard: no exact names."""
+    found: dict[str, None] = {}
+    for texts in lists:
+        if not texts or any(map(contains_wildcard, texts)):
+            return []
+        found |= dict.fromkeys(texts)
+    return list(found)

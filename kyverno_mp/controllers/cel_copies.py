@@ -1,0 +1,30 @@
+"""Copy a policy of policies.kyverno.io for the controllers of Pods, whatever its kind.
+
+Room: controllers. Takes: a policy. Gives: ``copies_of``. Next: cel_status.py,
+webhook_config/cel.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 7.
+"""
+
+from collections.abc import Iterator
+
+from kyverno_mp.compiler import autogen_cel, autogen_mutating
+from kyverno_mp.policy.cel_policies import (
+    GeneratingPolicy,
+    GeneratingPolicySpec,
+    MutatingPolicy,
+    MutatingPolicySpec,
+)
+from kyverno_mp.policy.served_cel import AnyServedPolicy
+from kyverno_mp.policy.validating_policy import ValidatingPolicySpec
+
+AnySpec = ValidatingPolicySpec | MutatingPolicySpec | GeneratingPolicySpec
+
+
+def copies_of(policy: AnyServedPolicy) -> Iterator[tuple[str, AnySpec]]:
+    """Yield (name of the autogen configuration, spec) of each copy."""
+    if isinstance(policy, GeneratingPolicy):
+        return
+    if isinstance(policy, MutatingPolicy):
+        yield from autogen_mutating.copies_of(policy.spec)
+    else:
+        yield from autogen_cel.copies_of(policy.spec)

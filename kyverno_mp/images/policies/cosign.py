@@ -1,0 +1,204 @@
+"""Make the Terms of an attestor by Cosign, and check what signatures say.
+
+Room: images. Takes: CosignQuery, a trust root, verified signatures. Gives: Terms,
+payloads. Next: review.py. May touch: the network through the trust root.
+Source: docs/behaviour/images 8, 3; Kyverno
+pkg/image/verifiers/ivpol/cosign/{opts,verifier}.go.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.bundles.material import Material, parse_material
+from kyverno_mp.images.bundles.verify import trusted_chain
+from kyverno_mp.images.certificates import all_certificates
+from kyverno_mp.images.chains import verified_chain
+from kyverno_mp.images.cosign import Verified
+from kyverno_mp.images.ctlog import check_scts
+from kyverno_mp.images.keys import (
+    StaticKey,
+    Unproved,
+    certificate_key,
+    failed,
+    policy_certificate,
+    static_key,
+)
+from kyverno_mp.images.logkeys import LogKeys, log_keys
+from kyverno_mp.images.policies.identity import check_identities, has_identity
+from kyverno_mp.images.policies.trust import PolicyRoot
+from kyverno_mp.images.proof import Terms
+from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.timestamps import authority_of
+from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX, IMAGE_CHAIN_LENGTH_MAX
+from kyverno_mp.program.image_policies.ports import CosignQuery
+from kyverno_mp.program.ports import LogTerms
+from kyverno_mp.values.jsonvalue import Json
+
+_CHAIN_MAX: Final = IMAGE_CHAIN_LENGTH_MAX - 1
+_NO_LOG: Final = LogTerms()
+
+
+def material_of(trust: PolicyRoot, deadline_ns: int) -> Material:
+    """Return what the trusted root vouches for. Raises: ExpressionFailed."""
+    prefix = "failed to get trusted root for bundle verification"
+    try:
+        return parse_material(trust.target("trusted_root.json", deadline_ns))
+    except Unproved as error:
+        raise failed(f"{prefix}: {error}") from None
+    except ExpressionFailed as error:
+        raise failed(f"{prefix}: {error.message}") from error
+
+
+def terms_of_policy(
+    asked: CosignQuery,
+    trust: PolicyRoot,
+    now: datetime,
+    deadline_ns: int,
+    search: Callable[[Signed], bytes],
+) -> Terms:
+    """Return what a signature must satisfy; the first error wins.
+
+    KYVERNO: the TUF repository must be readable, also where nothing is read from it.
+    Raises: ExpressionFailed.
+    """
+    trust.check(deadline_ns)
+    log = asked.log
+    if log is not None and not log.url:
+        raise failed("getting Rekor public keys:  rekor URL must be provided")
+    given = log or _NO_LOG
+    terms = Terms(
+        now=now,
+        log=_rekor(given, trust, deadline_ns),
+        authority=authority_of(given.tsa_chain) if given.tsa_chain else None,
+        # KYVERNO: without a log, a signature must come with its entry.
+        search=None if log is None else search,
+    )
+    if asked.identities is not None:
+        terms = _keyless(asked, trust, terms, deadline_ns)
+    else:
+        scts = None if given.ignores_scts else _ctlog(given, trust, deadline_ns)
+        terms = _keyed(asked, replace(terms, scts=scts))
+    return replace(terms, log=None) if given.is_ignored else terms
+
+
+def _rekor(given: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
+    if not given.key:
+        return trust.rekor_keys(deadline_ns)
+    try:
+        return log_keys([given.key])
+    except ValueError as error:
+        raise failed(f"failed to parse rekor public keys: {error}") from None
+
+
+def _ctlog(given: LogTerms, trust: PolicyRoot, deadline_ns: int) -> LogKeys:
+    if not given.scts_key:
+        return trust.ctlog_keys(deadline_ns)
+    try:
+        return log_keys([given.scts_key])
+    except ValueError as error:
+        raise failed(f"failed to parse ctlog public keys: {error}") from None
+
+
+def _keyless(
+    asked: CosignQuery, trust: PolicyRoot, terms: Terms, deadline_ns: int
+) -> Terms:
+    """KYVERNO: the trusted root alone vouches; keys and roots of the policy do not."""
+    check_identities(asked.identities or ())
+    material = material_of(trust, deadline_ns)
+
+    def chain_of(certificate: x509.Certificate) -> Sequence[x509.Certificate]:
+        return trusted_chain(certificate, material, certificate.not_valid_before_utc)
+
+    ignores = asked.log is not None and asked.log.ignores_scts
+    return replace(
+        terms,
+        chain_of=chain_of,
+        log={name: key for name, (key, _) in material.logs.items()},
+        scts=None if ignores else material.ctlogs,
+    )
+
+
+def _keyed(asked: CosignQuery, terms: Terms) -> Terms:
+    if asked.key is not None:
+        if asked.key:
+            return replace(terms, key=static_key(asked.key, asked.algorithm), scts=None)
+        if asked.kms:
+            # The text says that references are not followed.
+            return replace(terms, key=static_key(asked.kms, asked.algorithm))
+    elif asked.certificate:
+        return replace(terms, key=_certified(asked, terms), scts=None)
+    elif asked.chain:
+        prefix = "failed to load certificates: error creating root cert pool"
+        try:
+            roots = all_certificates(asked.chain, IMAGE_CERTIFICATES_MAX)
+        except Unproved:
+            raise failed(prefix) from None
+        return replace(terms, roots=tuple(roots))
+    # SAFETY: nobody is named, which never means anybody.
+    raise failed("the attestor names no key, certificate or identity")
+
+
+def _certified(asked: CosignQuery, terms: Terms) -> StaticKey:
+    """Return the key of the certificate, which must be below its chain if it has one.
+
+    Unlike that of verifyImages rules, this knows the keys of logs.
+    """
+    key = certificate_key(asked.certificate, "sha256")
+    if not asked.chain:
+        return key
+    count = asked.chain.count("-----BEGIN CERTIFICATE-----")
+    if count > _CHAIN_MAX:
+        text = f"certificate chain too long ({count}), maximum allowed is {_CHAIN_MAX}"
+        raise failed(text)
+    prefix = "failed to load validate certificate chain"
+    certificate = policy_certificate(asked.certificate)
+    try:
+        given = all_certificates(asked.chain, _CHAIN_MAX)
+        begin = certificate.not_valid_before_utc
+        found = verified_chain(certificate, given[-1:], given[:-1], begin)
+        if terms.scts is not None:
+            check_scts(certificate, found[1] if found[1:] else None, terms.scts)
+    except Unproved as error:
+        raise failed(f"{prefix}: {error}") from None
+    return key
+
+
+def identified(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
+    """Return those by one of the identities, at least one. Raises: ExpressionFailed."""
+    wanted = asked.identities
+    if wanted is None:
+        return list(found)
+    chosen = []
+    for one in found:
+        try:
+            if one.certificate is not None and has_identity(one.certificate, wanted):
+                chosen.append(one)
+        except Unproved as error:
+            raise failed(str(error)) from None
+    if not chosen:
+        raise failed(
+            "no matching signatures: none of the expected identities matched what was"
+            " in the certificate"
+        )
+    return chosen
+
+
+def annotated(found: Sequence[Verified], asked: CosignQuery) -> list[Verified]:
+    """Return those with the annotations, at least one. Raises: ExpressionFailed.
+
+    KYVERNO: the layer's annotations count, which are not signed: they narrow what a
+    signature allows, and prove nothing (docs/behaviour/images 8).
+    """
+    chosen = [one for one in found if _has(one.annotations, asked.annotations)]
+    if not chosen:
+        raise failed("no signature matched the required annotations")
+    return chosen
+
+
+def _has(given: Mapping[str, Json], wanted: Sequence[tuple[str, str]]) -> bool:
+    return all(given.get(key) == text for key, text in wanted)

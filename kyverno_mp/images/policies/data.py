@@ -1,0 +1,90 @@
+"""Read an image's manifest and configuration with the texts of upstream's loader.
+
+Room: images. Takes: Artifacts, a reference. Gives: ReadImage. Next: review.py.
+May touch: the network through images/artifacts.py.
+Source: kyverno/sdk extensions/imagedataloader/loader.go; docs/behaviour/images 6
+(index, digests), 8.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import ExpressionFailed, RequestInvalid
+from kyverno_mp.images.artifacts import Artifacts, Descriptor, json_object, parsed
+from kyverno_mp.images.keys import failed
+from kyverno_mp.registry.client import INDEX_TYPES
+from kyverno_mp.registry.reference import Reference, parse_reference
+from kyverno_mp.values.jsonvalue import Json
+
+_PLATFORM: Final = ("linux", "amd64")
+
+
+class ReadImage(NamedTuple):
+    """One image; ``descriptor``: what its reference names, an index or a manifest."""
+
+    place: Reference
+    descriptor: Descriptor
+    data: Mapping[str, Json]
+
+    @property
+    def digest(self) -> str:
+        """The digest of what its reference names."""
+        return self.descriptor.digest
+
+
+def read_image(artifacts: Artifacts, image: str, deadline_ns: int) -> ReadImage:
+    """Read an image. Raises: ExpressionFailed, DependencyError."""
+    place = _reference(image)
+    named = artifacts.manifest(place, deadline_ns)
+    document = json_object(named.body, place.name)
+    index: Json = None
+    if _is_index(named, document):
+        index = document
+        chosen = place.at(_for_platform(document, place))
+        found = artifacts.manifest(chosen, deadline_ns)
+        document = json_object(found.body, chosen.name)
+    config = document.get("config")
+    digest = config.get("digest") if type(config) is dict else None
+    if type(digest) is not str:
+        raise failed(f"{place.name}: the manifest has no configuration")
+    blob = artifacts.blob(place, digest, deadline_ns)
+    tag = f":{place.tag}" if not place.digest else ""
+    data: dict[str, Json] = {
+        "image": image,
+        "resolvedImage": f"{place.place}{tag}@{named.digest}",
+        "registry": place.registry,
+        "repository": place.repository,
+        "identifier": place.identifier,
+        "tag": "" if place.digest else place.tag,
+        "digest": named.digest,
+        "imageIndex": index,
+        "manifest": document,
+        "config": json_object(blob, place.name),
+    }
+    return ReadImage(place, named, data)
+
+
+def _reference(image: str) -> Reference:
+    try:
+        parse_reference(image)
+    except RequestInvalid as error:
+        raise ExpressionFailed(error.code, error.message) from error
+    return parsed(image)
+
+
+def _is_index(found: Descriptor, document: Mapping[str, Json]) -> bool:
+    """Compare the media type; some registries send only plain JSON, so look inside."""
+    return found.media_type in INDEX_TYPES or document.get("mediaType") in INDEX_TYPES
+
+
+def _for_platform(index: Mapping[str, Json], place: Reference) -> str:
+    listed = index.get("manifests")
+    for entry in listed if type(listed) is list else []:
+        platform = entry.get("platform") if type(entry) is dict else None
+        if type(platform) is not dict:
+            continue
+        digest = entry.get("digest")
+        given = (platform.get("os"), platform.get("architecture"))
+        if given == _PLATFORM and type(digest) is str:
+            return parsed(f"{place.place}@{digest}").digest
+    raise failed(f"no child with platform linux/amd64 in index {place.name}")

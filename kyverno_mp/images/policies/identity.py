@@ -1,0 +1,48 @@
+"""Require one of the identities of an ImageValidatingPolicy of a certificate.
+
+Room: images. Takes: certificates, Identities. Gives: ``has_identity``. Next:
+cosign.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/images 8 (identities); cosign pkg/cosign/verify.go
+(CheckCertificatePolicy).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cryptography import x509
+
+from kyverno_mp.images.certificates import raw_extension, subject_names
+from kyverno_mp.images.identity import searches
+from kyverno_mp.images.keys import failed
+from kyverno_mp.program.ports import Identity
+
+_ISSUER: Final = "1.3.6.1.4.1.57264.1.1"
+
+
+def check_identities(wanted: Sequence[Identity]) -> None:
+    """Require that each identity demands something. Raises: ExpressionFailed.
+
+    SAFETY: upstream takes an empty one, and an empty list, for anybody.
+    """
+    if not wanted or not all(map(any, wanted)):
+        raise failed("keyless needs identities with an issuer or a subject")
+
+
+def has_identity(certificate: x509.Certificate, wanted: Sequence[Identity]) -> bool:
+    """Return whether a certificate has one of the identities.
+
+    KYVERNO: exact values without wildcards; an expression replaces the value, and need
+    only match a part. Raises: Unproved.
+    """
+    issuer, names = raw_extension(certificate, _ISSUER), subject_names(certificate)
+    return any(
+        _matches([issuer], one.issuer, one.issuer_reg_exp, "issuer")
+        and _matches(names, one.subject, one.subject_reg_exp, "subject")
+        for one in wanted
+    )
+
+
+def _matches(found: Sequence[str], exact: str, pattern: str, what: str) -> bool:
+    if pattern:
+        return any(searches(pattern, one, what) for one in found)
+    return not exact or exact in found

@@ -1,0 +1,98 @@
+"""Verify signatures and artefacts of Notation for ImageValidatingPolicies.
+
+Room: images. Takes: NotaryQuery, Artifacts. Gives: a NotaryReader, digests, documents.
+Next: images/notation/reader.py. May touch: the network through images/artifacts.py.
+Source: docs/behaviour/images 8 (Notary attestor); Kyverno
+pkg/image/verifiers/ivpol/notary.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from cryptography import x509
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.artifacts import Artifacts, json_object, parsed
+from kyverno_mp.images.keys import failed, load_certificates
+from kyverno_mp.images.notation.reader import NotaryReader, check_about, load_trusted
+from kyverno_mp.program.image_policies.ports import NotaryQuery
+from kyverno_mp.registry.reference import Reference
+from kyverno_mp.values.jsonvalue import Json
+
+_DOCUMENT_BYTES_MAX: Final = 10_000_000
+
+
+def reader(
+    asked: NotaryQuery, artifacts: Artifacts, now: datetime, until_ns: int
+) -> NotaryReader:
+    """Return what verifies with the attestor's certificates. Raises: ExpressionFailed.
+
+    KYVERNO: with certificates of time authorities, a timestamp is needed.
+    """
+    return NotaryReader(
+        artifacts,
+        load_trusted(asked.certificates, ""),
+        now,
+        until_ns,
+        stamping=_stamping(asked.stamping),
+    )
+
+
+def _stamping(text: str) -> list[x509.Certificate]:
+    if not text.strip():
+        return []
+    try:
+        return load_certificates(text)
+    except ValueError as error:
+        raise failed(f"failed to parse tsaCerts: {error}") from error
+
+
+def signed_referrer(
+    found: NotaryReader, place: Reference, digest: str, artifact_type: str
+) -> str:
+    """Return the first artefact about the image that is signed.
+
+    Raises: ExpressionFailed, DependencyError.
+    """
+    reasons = []
+    for one in found.artifacts.referring(place, digest, found.deadline_ns):
+        if one.get("artifactType") != artifact_type:
+            continue
+        named = str(one.get("digest"))
+        try:
+            artefact = found.artifacts.document(place, named, found.deadline_ns)
+            # SAFETY: the list of referrers is not signed; the manifest is.
+            check_about(json_object(artefact.body, named), digest, artifact_type)
+            found.verify(place, artefact)
+        except ExpressionFailed as error:
+            text = f"failed to verify attestation {artifact_type}, digest {named}"
+            reasons.append(f"{text}: {error.message}")
+        else:
+            return artefact.digest
+    raise failed(
+        "; ".join(reasons)
+        or "attestation verification failed, no attestations found for type:"
+        f" {artifact_type}"
+    )
+
+
+def document_of(
+    artifacts: Artifacts, place: Reference, digest: str, until_ns: int
+) -> Json:
+    """Return the JSON document of an artefact. Raises: ExpressionFailed."""
+    manifest = json_object(artifacts.document(place, digest, until_ns).body, digest)
+    layers = manifest.get("layers")
+    if type(layers) is not list or len(layers) != 1 or type(layers[0]) is not dict:
+        raise failed("invalid referrer descriptor, must have only one layer")
+    name, size = str(layers[0].get("digest")), layers[0].get("size")
+    if type(size) is float and size > _DOCUMENT_BYTES_MAX:
+        raise failed(f"payload size {size:.0f} exceeds {_DOCUMENT_BYTES_MAX}")
+    return json_object(artifacts.blob(place, name, until_ns), f"attestation {name}")
+
+
+def parsed_as(repository: str, text: str) -> Reference:
+    """Parse a repository of signatures. Raises: ExpressionFailed with ``text``."""
+    try:
+        return parsed(repository)
+    except ExpressionFailed as error:
+        raise failed(text) from error

@@ -1,0 +1,304 @@
+"""Read and verify images for the ImageValidatingPolicies of one review.
+
+Room: images. Takes: queries of policies, registry clients, trust roots. Gives:
+PolicyReview, the PolicyImages of program/image_policies. Next: cosign.py, notary.py.
+May touch: the network through images/artifacts.py; the clock that it is given.
+Source: docs/behaviour/images 8; Kyverno pkg/image/verifiers/ivpol, kyverno/sdk
+extensions/imagedataloader.
+
+A tag is resolved once per review, and all that is verified is about that digest.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from time import monotonic_ns
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    Error,
+    ExpressionFailed,
+    InputError,
+    RegistryUnavailable,
+)
+from kyverno_mp.images.artifacts import Artifacts, Descriptor, json_object
+from kyverno_mp.images.bundles.bundle import Bundle, parse
+from kyverno_mp.images.bundles.verify import Demands, check_bundle, statement_of
+from kyverno_mp.images.cosign import verified_payloads, verified_statements
+from kyverno_mp.images.keys import Unproved, failed
+from kyverno_mp.images.log_search import Send, search_log
+from kyverno_mp.images.policies import notary
+from kyverno_mp.images.policies.cosign import (
+    annotated,
+    identified,
+    material_of,
+    terms_of_policy,
+)
+from kyverno_mp.images.policies.data import ReadImage, read_image
+from kyverno_mp.images.policies.identity import check_identities
+from kyverno_mp.images.policies.statements import payloads_of
+from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.images.proof import Layer, Terms
+from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.program.image_policies.ports import (
+    AttestorQuery,
+    CosignQuery,
+    ImageQuery,
+    NotaryQuery,
+)
+from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.reference import Reference
+from kyverno_mp.values.jsonvalue import Json
+
+_BUNDLE = "application/vnd.dev.sigstore.bundle"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReader:
+    """What all reviews of a process share.
+
+    ``until``: returns the end of one read within a review's deadline; ``send`` asks
+    transparency logs, None = none can be asked; ``tenants_send`` for namespaced
+    policies, None = ``send``.
+    """
+
+    client: Callable[[RegistryAccess], Client]
+    now: Callable[[], datetime]
+    until: Callable[[int], int]
+    trust: PolicyTrust
+    send: Send | None = None
+    tenants_send: Send | None = None
+
+    def begin(self) -> "PolicyReview":
+        """Begin a review."""
+        return PolicyReview(self)
+
+
+class PolicyReview:
+    """The images of one review."""
+
+    def __init__(self, reader: PolicyReader) -> None:
+        self._reader = reader
+        self._images: dict[ImageQuery, ReadImage | Error] = {}
+
+    def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
+        """Return manifest and configuration. Raises: as PolicyImages."""
+        return self._image(asked, deadline_ns).data
+
+    def verify(
+        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+    ) -> None:
+        """Require that the attestor has signed the image. Raises: as PolicyImages."""
+        image = self._image(asked, deadline_ns)
+        until = self._until(deadline_ns)
+        if isinstance(attestor, NotaryQuery):
+            reader = notary.reader(
+                attestor, self._artifacts(asked.access), self._reader.now(), until
+            )
+            reader.verify(image.place, image.descriptor)
+            return
+        bundles = self._bundles(asked, image, until)
+        if bundles:
+            self._held(bundles, asked, attestor, image, until)
+            return
+        terms = self._terms(asked, attestor, until)
+        layers = self._layers(asked, attestor, image, "sig", until)
+        found = verified_payloads(layers, image.digest, terms)
+        annotated(identified(found, attestor), attestor)
+
+    def statements(
+        self,
+        asked: ImageQuery,
+        attestor: CosignQuery,
+        kind: str,
+        deadline_ns: int,
+    ) -> Sequence[tuple[str, Json]]:
+        """Return what the attestor states. Raises: as PolicyImages."""
+        image = self._image(asked, deadline_ns)
+        until = self._until(deadline_ns)
+        bundles = self._bundles(asked, image, until)
+        if bundles:
+            held = self._held(bundles, asked, attestor, image, until)
+            return payloads_of(map(statement_of, held), kind)
+        terms = self._terms(asked, attestor, until)
+        if terms.log is None:
+            # KYVERNO: unlike a signature, it needs its log entry.
+            raise failed("cosign bundle verification failed")
+        layers = self._layers(asked, attestor, image, "att", until)
+        found = identified(verified_statements(layers, image.digest, terms), attestor)
+        if attestor.annotations:
+            found = annotated(found, attestor)
+        return payloads_of((one.content for one in found), kind)
+
+    def referrer(
+        self,
+        asked: ImageQuery,
+        attestor: NotaryQuery,
+        artifact_type: str,
+        deadline_ns: int,
+    ) -> str:
+        """Return the digest of a signed artefact. Raises: as PolicyImages."""
+        image = self._image(asked, deadline_ns)
+        reader = notary.reader(
+            attestor,
+            self._artifacts(asked.access),
+            self._reader.now(),
+            self._until(deadline_ns),
+        )
+        return notary.signed_referrer(reader, image.place, image.digest, artifact_type)
+
+    def document(self, asked: ImageQuery, digest: str, deadline_ns: int) -> Json:
+        """Return the document of an artefact. Raises: as PolicyImages."""
+        image = self._image(asked, deadline_ns)
+        artifacts = self._artifacts(asked.access)
+        until = self._until(deadline_ns)
+        return notary.document_of(artifacts, image.place, digest, until)
+
+    def _image(self, asked: ImageQuery, deadline_ns: int) -> ReadImage:
+        """Return the image, read once, also if that fails."""
+        # SAFETY: another access may read another image, or none.
+        found = self._images.get(asked)
+        if found is None:
+            try:
+                found = read_image(
+                    self._artifacts(asked.access),
+                    asked.image,
+                    self._until(deadline_ns),
+                )
+            except (ExpressionFailed, RegistryUnavailable) as error:
+                found = error
+            self._images[asked] = found
+        if isinstance(found, Error):
+            raise type(found)(found.code, found.message)
+        return found
+
+    def _artifacts(self, access: RegistryAccess) -> Artifacts:
+        return Artifacts(self._reader.client(access))
+
+    def _until(self, deadline_ns: int) -> int:
+        return self._reader.until(deadline_ns)
+
+    def _terms(self, asked: ImageQuery, attestor: CosignQuery, until_ns: int) -> Terms:
+        reader, is_tenants = self._reader, asked.access.is_tenants
+
+        def search(signed: Signed) -> bytes:
+            url = "" if attestor.log is None else attestor.log.url
+            send = reader.send
+            if is_tenants and reader.tenants_send is not None:
+                send = reader.tenants_send
+            if send is None:
+                raise Unproved("searching log query: no log can be asked here")
+            return search_log(url, signed, send, until_ns, is_quiet=is_tenants)
+
+        def tick() -> None:
+            if monotonic_ns() > until_ns:
+                text = "the signatures were not checked in time"
+                raise DeadlinePassed("images.deadline", text)
+
+        trust = reader.trust.root(attestor.tuf, is_tenants=is_tenants)
+        terms = terms_of_policy(attestor, trust, reader.now(), until_ns, search)
+        return replace(terms, tick=tick)
+
+    def _layers(
+        self,
+        asked: ImageQuery,
+        attestor: CosignQuery,
+        image: ReadImage,
+        suffix: str,
+        until_ns: int,
+    ) -> list[Layer]:
+        """Return the signatures under the tag that is made of the digest."""
+        place, access = image.place, asked.access
+        if attestor.repository:
+            text = f"failed to parse signature repository {attestor.repository}"
+            place = notary.parsed_as(attestor.repository, text)
+        if attestor.pull_secrets:
+            access = RegistryAccess(
+                access.insecure, (), attestor.pull_secrets, access.is_tenants
+            )
+        return self._artifacts(access).signatures(
+            place, image.digest, suffix, until_ns, attestor.tag_prefix
+        )
+
+    def _bundles(
+        self, asked: ImageQuery, image: ReadImage, until_ns: int
+    ) -> list[Bundle]:
+        """Return the bundles that refer to the image.
+
+        KYVERNO: those that cannot be read are left out; if any is left, only they
+        count.
+        """
+        artifacts, place, found = self._artifacts(asked.access), image.place, []
+        listed: list[dict[str, Json]] = []
+        with suppress(InputError, RegistryUnavailable):
+            listed = artifacts.referring(place, image.digest, until_ns)
+        for one in listed:
+            if not str(one.get("artifactType")).startswith(_BUNDLE):
+                continue
+            with suppress(InputError, RegistryUnavailable, Unproved):
+                found.append(_bundle(artifacts, place, str(one["digest"]), until_ns))
+        return found
+
+    def _held(
+        self,
+        bundles: Sequence[Bundle],
+        asked: ImageQuery,
+        attestor: CosignQuery,
+        image: ReadImage,
+        until_ns: int,
+    ) -> list[Bundle]:
+        """Return the statements that the attestor signed, at least one.
+
+        KYVERNO: any statement of the identity is a signature, too.
+        Raises: ExpressionFailed, DependencyError.
+        """
+        trust = self._reader.trust.root(
+            attestor.tuf, is_tenants=asked.access.is_tenants
+        )
+        trust.check(until_ns)
+        log = attestor.log
+        if log is not None and not log.url:
+            raise failed("rekor URL must be provided")
+        wanted = attestor.identities
+        if wanted is None:
+            raise failed("a bundle is verified by identity only")
+        check_identities(wanted)
+        if len(wanted) > 1:
+            text = "unsupported: multiple identities are not supported at this time"
+            raise failed(text)
+        ignores_log = log is not None and log.is_ignored
+        demands = Demands(
+            image.digest,
+            wanted[0],
+            needs_log=not ignores_log,
+            now=self._reader.now() if ignores_log else None,
+            needs_scts=log is None or not log.ignores_scts,
+        )
+        material = material_of(trust, until_ns)
+        held, reasons = [], []
+        for one in bundles:
+            try:
+                # Of no statement, this raises.
+                statement_of(one)
+                check_bundle(one, material, demands)
+            except Unproved as error:
+                reasons.append(str(error))
+            else:
+                held.append(one)
+        if not held or attestor.annotations:
+            raise failed("no matching signatures: " + "\n ".join(reasons))
+        return held
+
+
+def _bundle(
+    artifacts: Artifacts, place: Reference, digest: str, until_ns: int
+) -> Bundle:
+    """Read one bundle. Raises: InputError, DependencyError, Unproved."""
+    manifest: Descriptor = artifacts.document(place, digest, until_ns)
+    layers = json_object(manifest.body, digest).get("layers")
+    layer = layers[0] if type(layers) is list and layers else None
+    if type(layer) is not dict:
+        raise failed("layers not found")
+    return parse(artifacts.blob(place, str(layer.get("digest")), until_ns))

@@ -1,0 +1,129 @@
+"""Select statements by their type, as Cosign's policy library does.
+
+Room: images. Takes: in-toto statements. Gives: payloads. Next: review.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/images 8 (extractPayload); cosign
+pkg/policy/attestation.go (AttestationToPayloadJSON), pkg/cosign/attestation.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from kyverno_mp.images.keys import failed
+from kyverno_mp.values.jsonvalue import Json
+
+_CUSTOM: Final = "https://cosign.sigstore.dev/attestation/v1"
+_SLSA_02: Final = "https://slsa.dev/provenance/v0.2"
+_ALIASES: Final = {
+    "custom": _CUSTOM,
+    "slsaprovenance": _SLSA_02,
+    "slsaprovenance02": _SLSA_02,
+    "slsaprovenance1": "https://slsa.dev/provenance/v1",
+    "spdx": "https://spdx.dev/Document",
+    "spdxjson": "https://spdx.dev/Document",
+    "cyclonedx": "https://cyclonedx.org/bom",
+    "link": "https://in-toto.io/Link/v1",
+    "vuln": "https://cosign.sigstore.dev/attestation/vuln/v1",
+    "openvex": "https://openvex.dev/ns",
+}
+
+
+class _Builder(msgspec.Struct):
+    id: str | None = None
+
+
+class _Provenance02(msgspec.Struct, rename="camel"):
+    builder: _Builder | None = None
+    build_type: str | None = None
+    invocation: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+    materials: list[dict[str, Any]] | None = None
+
+
+class _Provenance1(msgspec.Struct, rename="camel"):
+    build_definition: dict[str, Any] | None = None
+    run_details: dict[str, Any] | None = None
+
+
+class _Link(msgspec.Struct, rename="camel"):
+    name: str | None = None
+    command: list[str] | None = None
+    materials: dict[str, Any] | None = None
+    products: dict[str, Any] | None = None
+    byproducts: dict[str, Any] | None = None
+    environment: dict[str, Any] | None = None
+
+
+class _Scan(msgspec.Struct):
+    invocation: dict[str, Any] | None = None
+    scanner: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
+
+
+_SHAPES: Final[Mapping[str, type]] = {
+    "slsaprovenance": _Provenance02,
+    "slsaprovenance02": _Provenance02,
+    "slsaprovenance1": _Provenance1,
+    "link": _Link,
+    "vuln": _Scan,
+}
+"""A short name demands that the predicate fits upstream's record for it."""
+
+
+def predicate_type(kind: str) -> str:
+    """Return the full predicate type of a name. Raises: ExpressionFailed."""
+    known = _ALIASES.get(kind)
+    if known is not None:
+        return known
+    try:
+        is_url = bool(urlsplit(kind).scheme) or kind.startswith("/")
+    except ValueError:
+        is_url = False
+    if not is_url:
+        raise failed(f"invalid predicate type: {kind}")
+    return kind
+
+
+def payloads_of(
+    statements: Iterable[Mapping[str, Json]], kind: str
+) -> list[tuple[str, Json]]:
+    """Return type and payload of those of a kind, at least one.
+
+    Raises: ExpressionFailed.
+    """
+    wanted, found, others = predicate_type(kind), [], []
+    for statement in statements:
+        given = statement.get("predicateType")
+        if given != wanted:
+            others.append(str(given))
+            continue
+        predicate = statement.get("predicate")
+        try:
+            if kind in _SHAPES and predicate is not None:
+                msgspec.convert(predicate, _SHAPES[kind])
+        except msgspec.ValidationError as error:
+            text = f"converting to consumable policy validation: {error}"
+            raise failed(text) from None
+        found.append((wanted, _payload(statement)))
+    if not found:
+        text = f"required predicate type {kind} not found, found [{' '.join(others)}]"
+        raise failed(text)
+    return found
+
+
+def _payload(statement: Mapping[str, Json]) -> Json:
+    """Return the fields of in-toto's record, in which others are lost."""
+    subjects = statement.get("subject")
+    return {
+        "_type": statement.get("_type") or "",
+        "predicateType": statement.get("predicateType"),
+        "subject": [
+            {name: one.get(name) for name in ("name", "digest")}
+            for one in (subjects if type(subjects) is list else ())
+            if type(one) is dict
+        ],
+        "predicate": statement.get("predicate"),
+    }

@@ -1,0 +1,131 @@
+"""Define the records of compiled ImageValidatingPolicies.
+
+Room: ir. Takes: written by compiler/image_validating_policy.py. Gives:
+ImageValidatingPolicyIR, read by program/image_policies. Plain data; no behaviour here.
+Source: docs/behaviour/cel 2, 10.4; docs/behaviour/images 8.
+"""
+
+import msgspec
+
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.effects import EFFECT_REGISTRY
+from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.validating_policy import CelExceptionIR
+
+
+class ImageReferenceIR(msgspec.Struct, frozen=True, array_like=True):
+    """One of ``matchImageReferences``: a pattern, or an expression on ``ref``."""
+
+    glob: str = ""
+    expression: Expression | None = None
+
+
+class TextIR(msgspec.Struct, frozen=True, array_like=True):
+    """A text, or the expression that computes it."""
+
+    value: str = ""
+    expression: Expression | None = None
+
+
+class LogIR(msgspec.Struct, frozen=True, array_like=True):
+    """``ctlog``; "" = keys of the trust root."""
+
+    url: str = ""
+    key: str = ""
+    scts_key: str = ""
+    tsa_chain: str = ""
+    is_ignored: bool = False
+    ignores_scts: bool = False
+
+
+class TufIR(msgspec.Struct, frozen=True, array_like=True):
+    """The TUF repository of an attestor; ``path`` names a root that is not read."""
+
+    mirror: str = ""
+    root: str = ""
+    path: str = ""
+
+
+class CosignIR(msgspec.Struct, frozen=True, array_like=True):
+    """``cosign``. ``identities`` None: not keyless.
+
+    An identity is (subject, its expression, issuer, its expression).
+    """
+
+    key: TextIR | None = None
+    kms: str = ""
+    algorithm: str = ""
+    identities: tuple[tuple[str, str, str, str], ...] | None = None
+    certificate: TextIR | None = None
+    chain: TextIR | None = None
+    repository: str = ""
+    pull_secrets: tuple[str, ...] = ()
+    tag_prefix: str = ""
+    log: LogIR | None = None
+    tuf: TufIR | None = None
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+class NotaryIR(msgspec.Struct, frozen=True, array_like=True):
+    """``notary``."""
+
+    certificates: TextIR | None = None
+    stamping: TextIR | None = None
+
+
+class AttestorIR(msgspec.Struct, frozen=True, array_like=True):
+    """One of ``attestors``: by Cosign or by Notary."""
+
+    name: str
+    cosign: CosignIR | None = None
+    notary: NotaryIR | None = None
+
+
+class AttestationIR(msgspec.Struct, frozen=True, array_like=True):
+    """One of ``attestations``: of a type of statements or of referrers, None = not."""
+
+    name: str
+    intoto: str | None = None
+    referrer: str | None = None
+
+
+class AccessIR(msgspec.Struct, frozen=True, array_like=True):
+    """``credentials``."""
+
+    insecure: bool = False
+    providers: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+class ImageBodyIR(msgspec.Struct, frozen=True, array_like=True):
+    """The policy as written, or its autogen copy for controllers of Pods.
+
+    ``copy``: "" or the name of the autogen configuration. Without ``constraints`` every
+    object matches. ``images``: extractors of the policy, in addition to those of kinds.
+    """
+
+    copy: str
+    constraints: ConstraintsIR | None
+    conditions: tuple[NamedExpressionIR, ...]
+    references: tuple[ImageReferenceIR, ...]
+    images: tuple[NamedExpressionIR, ...]
+    variables: tuple[NamedExpressionIR, ...]
+    attestors: tuple[AttestorIR, ...]
+    attestations: tuple[AttestationIR, ...]
+    validations: tuple[CelValidationIR, ...]
+    annotations: tuple[NamedExpressionIR, ...] = ()
+    access: AccessIR | None = None
+
+
+class ImageValidatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
+    """A policy with its autogen copies and exceptions."""
+
+    policy: PolicyIR
+    bodies: tuple[ImageBodyIR, ...]
+    exceptions: tuple[CelExceptionIR, ...] = ()
+    actions: tuple[str, ...] = ("Deny",)
+    is_json: bool = False
+    """Evaluation mode JSON: payloads are evaluated, too."""
+    effects: int = EFFECT_REGISTRY

@@ -1,0 +1,60 @@
+"""Know what the leader does with each kind of policies.kyverno.io: one row each.
+
+Room: leader. Takes: nothing. Gives: CEL_KINDS, CEL_SEGMENTS. Next:
+leader/policy_store.py compiles the policies, leader/policy_segments.py publishes them.
+May touch: nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from kyverno_mp.leader.cel_document import compile_cel_document
+from kyverno_mp.leader.compile_cache import CompileOutcome
+from kyverno_mp.leader.generating_document import compile_generating_document
+from kyverno_mp.leader.mutating_document import compile_mutating_document
+from kyverno_mp.leader.stored_document import StoredDocument
+from kyverno_mp.policy.cel_policies import (
+    GENERATING_POLICY_KINDS,
+    MUTATING_POLICY_KINDS,
+)
+from kyverno_mp.policy.validating_policy import (
+    VALIDATING_POLICY_KINDS,
+    CelPolicyException,
+)
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
+from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
+from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
+from kyverno_mp.values.jsonvalue import Json
+
+
+class Compile(Protocol):
+    """How one policy is compiled with the exceptions that may name it."""
+
+    def __call__(
+        self,
+        document: StoredDocument,
+        raw: Json,
+        exceptions: list[CelPolicyException],
+        *,
+        force_ignore: bool,
+        has_background: bool,
+    ) -> CompileOutcome:
+        """Compile it. Raises: InputError."""
+
+
+class CelKind(NamedTuple):
+    """A kind: the segment of its policies, and how they are compiled."""
+
+    segment: str
+    compile: Compile
+
+
+_VALIDATING: Final = CelKind(CEL_POLICIES, compile_cel_document)
+_MUTATING: Final = CelKind(MUTATING_POLICIES, compile_mutating_document)
+_GENERATING: Final = CelKind(GENERATING_POLICIES, compile_generating_document)
+CEL_KINDS: Final[Mapping[str, CelKind]] = {
+    **dict.fromkeys(VALIDATING_POLICY_KINDS, _VALIDATING),
+    **dict.fromkeys(MUTATING_POLICY_KINDS, _MUTATING),
+    **dict.fromkeys(GENERATING_POLICY_KINDS, _GENERATING),
+}
+CEL_SEGMENTS: Final = tuple(dict.fromkeys(one.segment for one in CEL_KINDS.values()))

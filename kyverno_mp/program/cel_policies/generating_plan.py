@@ -1,0 +1,172 @@
+"""Decide which GeneratingPolicies an admission request triggers.
+
+Room: program. Takes: the linked policies of a path, a Request. Gives: GeneratingPlan
+and GeneratingPlanner, run by webhook/review/cel_generating.py.
+Next: background/generating evaluates the policies. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/cel 12d; Kyverno pkg/webhooks/resource/gpol/handler.go.
+
+Only constraints are evaluated, so no answer waits for an expression. Upstream records
+every request of a path for all its policies; its background controller drops the rest.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from kyverno_mp.errors import SnapshotUnusable
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
+from kyverno_mp.program.cel_policies.delete import any_operation
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.triggers import CEL_GENERATE, Triggered
+from kyverno_mp.program.validating_policy.constraints import fault_or_match
+from kyverno_mp.program.validating_policy.plan import UNKNOWN, is_in_namespace
+from kyverno_mp.program.validating_policy.source import CelSource
+
+_DELETE: Final = "DELETE"
+_UPDATE: Final = "UPDATE"
+_OLD_OBJECT: Final = "oldObject"
+
+
+class LinkedGeneratingTrigger:
+    """What decides whether a request triggers one policy; threads may share it."""
+
+    __slots__ = (
+        "_constraints",
+        "_followed",
+        "_lists_delete",
+        "_reads_old",
+        "ir",
+        "reads_namespace",
+    )
+
+    def __init__(self, ir: GeneratingPolicyIR) -> None:
+        self.ir = ir
+        self._constraints = ir.constraints
+        self._followed = any_operation(ir.constraints) if ir.synchronizes else None
+        rules = () if ir.constraints is None else ir.constraints.rules
+        self._lists_delete = any(_DELETE in one.operations for one in rules)
+        texts = [one.expression.text for one in (*ir.conditions, *ir.variables)]
+        texts += [one.text for one in ir.generations]
+        self._reads_old = any(_OLD_OBJECT in text for text in texts)
+        self.reads_namespace = (
+            ir.constraints is not None and ir.constraints.namespace_selector is not None
+        )
+
+    def triggered(self, request: Request) -> Triggered | None:
+        """Return what the pool has to do, None for nothing.
+
+        What a policy that synchronises has generated follows every update of its
+        trigger, also one after which it no longer matches.
+        """
+        is_deletion = request.operation == _DELETE
+        if is_deletion and self._lists_delete:
+            return self._of(deletes=False) if self._matches(request) else None
+        if is_deletion:
+            return self._of(deletes=True) if self._follows(request) else None
+        if self._matches(request):
+            return self._of(deletes=False)
+        if request.operation == _UPDATE and self._follows(request):
+            return self._of(deletes=False)
+        return None
+
+    def _matches(self, request: Request) -> bool:
+        if self._constraints is None:
+            return False
+        return fault_or_match(self._constraints, request)[0]
+
+    def _follows(self, request: Request) -> bool:
+        """Return whether the object is, or was, a trigger, whatever is done to it."""
+        if self._followed is None:
+            return False
+        if fault_or_match(self._followed, request)[0]:
+            return True
+        if not request.old_object:
+            return False
+        before = replace(request, object=request.old_object, old_object={})
+        return fault_or_match(self._followed, before)[0]
+
+    def _of(self, *, deletes: bool) -> Triggered:
+        policy = self.ir.policy
+        return Triggered(
+            CEL_GENERATE,
+            policy.key,
+            (policy.name,),
+            deletes=deletes,
+            synchronize=self.ir.synchronizes,
+            reads_old=self._reads_old,
+        )
+
+
+class GeneratingPlan:
+    """The policies that one request may trigger."""
+
+    __slots__ = (
+        "_policies",
+        "_request",
+        "fails",
+        "needs_io",
+        "reads_namespace",
+        "reads_registry",
+    )
+
+    def __init__(
+        self, request: Request, policies: Sequence[LinkedGeneratingTrigger]
+    ) -> None:
+        self._request = request
+        self._policies = policies
+        self.needs_io = self.fails = self.reads_registry = False
+        self.reads_namespace = any(one.reads_namespace for one in policies)
+
+    def triggered(self) -> list[Triggered]:
+        """Return what the request triggers."""
+        found = (one.triggered(self._request) for one in self._policies)
+        return [one for one in found if one is not None]
+
+
+class GeneratingPlanner:
+    """Creates plans from one snapshot generation."""
+
+    __slots__ = ("_knows", "_source")
+
+    def __init__(
+        self,
+        source: CelSource[LinkedGeneratingTrigger],
+        knows: Callable[[str], bool],
+    ) -> None:
+        """``knows`` returns whether a policy key exists, or existed until now."""
+        self._source = source
+        self._knows = knows
+
+    def plan(
+        self,
+        request: Request,
+        names: frozenset[str],
+        *,
+        is_namespaced: bool,
+        pace: Pace | None = None,
+    ) -> GeneratingPlan | None:
+        """Select the policies of a path; None when none applies.
+
+        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
+        """
+        if is_namespaced and not is_in_namespace(request):
+            return None
+        namespace = request.namespace if is_namespaced else ""
+        policies = [
+            one
+            for one in self._source.candidates(request, namespace, pace)
+            if not names or one.ir.policy.name in names
+        ]
+        return GeneratingPlan(request, policies) if policies else None
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Do nothing if the worker knows these policies.
+
+        Raises: SnapshotUnusable for a policy that another replica registered and that
+        this worker does not know yet.
+        """
+        for key in keys:
+            if not self._knows(key):
+                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")

@@ -1,0 +1,348 @@
+"""Mutate one admission request by MutatingPolicies, and find what it triggers.
+
+Room: program. Takes: the linked policies of a path. Gives: MutatingPlan and
+MutatingPlanner, run by webhook/review/cel_mutating.py. Next: mutate.py.
+May touch: the cluster only through the ports of CEL.
+Source: docs/behaviour/cel 10.1; docs/behaviour/controllers 2.6; Kyverno
+pkg/webhooks/resource/mpol/handler.go, pkg/cel/policies/mpol/engine at v1.18.2 and
+(skipBackgroundRequests, admission.enabled) v1.19.0.
+
+The policies run in their order, each on the object that the one before it left. A
+policy that cannot be evaluated changes nothing and affects no other policy.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    Error,
+    Preempted,
+    SnapshotUnusable,
+    without_frames,
+)
+from kyverno_mp.expr.scope import Pace, Runtime
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import cut
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.mutation import answer_patch
+from kyverno_mp.program.planner import SLOW
+from kyverno_mp.program.request import Request, copy_of
+from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.triggers import CEL_MUTATE, Triggered
+from kyverno_mp.program.validating_policy.plan import (
+    UNKNOWN,
+    bound,
+    is_in_namespace,
+    namespace_object,
+)
+from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
+from kyverno_mp.program.validating_policy.source import CelSource
+from kyverno_mp.values.json_diff import Operation
+from kyverno_mp.values.jsonvalue import Json
+
+Resource = dict[str, Json]
+_FAIL: Final = "Fail"
+
+
+class _Reached(NamedTuple):
+    """How far a run came: replaced as a whole, so any thread may read it."""
+
+    number: int
+    """Of the policies that are done."""
+    resource: Resource
+    responses: tuple[PolicyResponse, ...] = ()
+
+
+@dataclass(slots=True)
+class CelMutations:
+    """The outcome of all policies for one request.
+
+    ``unfinished``: policies with failurePolicy Fail that were not evaluated.
+    """
+
+    responses: Sequence[PolicyResponse] = ()
+    patch: Sequence[Operation] = ()
+    left_out: list[tuple[PolicyIR, Exception]] = field(default_factory=list)
+    """Policies that could not be evaluated by no fault of an expression; also those of
+    which an exception failed."""
+    unfinished: list[PolicyIR] = field(default_factory=list)
+
+    def refusals(self) -> Iterator[tuple[PolicyIR, str]]:
+        """Yield the errors of the policies whose failure denies the request."""
+        yield from self._errors(fails=True)
+
+    def ignored(self) -> Iterator[tuple[PolicyIR, str]]:
+        """Yield the errors of the policies whose failure is ignored."""
+        yield from self._errors(fails=False)
+
+    def _errors(self, *, fails: bool) -> Iterator[tuple[PolicyIR, str]]:
+        for response in self.responses:
+            policy = response.policy
+            if (policy.failure_policy == _FAIL) is not fails:
+                continue
+            for found in response.results:
+                if found.status == result.ERROR:
+                    yield policy, found.message
+
+
+class MutatingPlan:
+    """The policies that may mutate one request, or that it may trigger."""
+
+    __slots__ = (
+        "_engine",
+        "_policies",
+        "_reached",
+        "_request",
+        "_triggering",
+        "fails",
+        "needs_io",
+        "reads_namespace",
+        "reads_registry",
+        "triggers",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        policies: Sequence[LinkedMutatingPolicy],
+    ) -> None:
+        self._engine = engine
+        self._request = request
+        # K8S: the object of a deletion cannot be changed.
+        self._policies = [
+            one for one in policies if request.object and one.ir.mutates_request
+        ]
+        self._triggering = [one for one in policies if one.ir.mutates_existing]
+        self._reached: _Reached | None = None
+        self.triggers = bool(self._triggering)
+        """Policies that mutate existing objects may match."""
+        self.needs_io = any(map(_is_slow, policies))
+        self.fails = any(one.ir.policy.failure_policy == _FAIL for one in policies)
+        self.reads_namespace = any(one.reads_namespace for one in policies)
+        # Image data in CEL is not read here.
+        self.reads_registry = False
+
+    def run(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
+        """Apply the policies in order. Raises: Preempted, DeadlinePassed."""
+        context, facts, shared = self._opened(deadline_ns, pace)
+        reached = self._reached = _Reached(0, facts.request.object)
+        done = CelMutations()
+        for linked in self._policies:
+            reached = self._apply(linked, facts, shared, reached, done)
+            self._reached = reached
+        return _finished(done, context, reached)
+
+    def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
+        """Apply the policies after the one that ``run`` has reached, but no slow ones.
+
+        For a run that raised, was late or never began; another thread may still be in
+        it. Earlier results stay. Raises: Preempted, DeadlinePassed.
+        """
+        begun = self._reached
+        context, facts, shared = self._opened(deadline_ns, pace)
+        reached = begun or _Reached(0, facts.request.object)
+        done = CelMutations()
+        for number, linked in enumerate(self._policies[reached.number :]):
+            # The one that was being evaluated is not begun again.
+            if (number == 0 and begun is not None) or _is_slow(linked):
+                if linked.ir.policy.failure_policy == _FAIL:
+                    done.unfinished.append(linked.ir.policy)
+                continue
+            reached = self._apply(linked, facts, shared, reached, done)
+        return _finished(done, context, reached, late=True)
+
+    def triggered(self, deadline_ns: int, pace: Pace | None = None) -> list[Triggered]:
+        """Return the policies that mutate existing objects because of the request.
+
+        What cannot be evaluated is triggered: the background pool looks again.
+        Raises: Preempted.
+        """
+        _, facts, shared = self._opened(deadline_ns, pace)
+        found = []
+        for linked in self._triggering:
+            policy = linked.ir.policy
+            facts.runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
+            try:
+                if linked.triggers(facts, shared):
+                    found.append(_trigger_of(linked))
+            except Preempted:
+                raise
+            except Exception:  # noqa: BLE001 - as above
+                found.append(_trigger_of(linked, unchecked=True))
+        return found
+
+    def triggered_by_match(self) -> list[Triggered]:
+        """Return the policies that the request may trigger, without evaluation."""
+        return [_trigger_of(linked, unchecked=True) for linked in self._triggering]
+
+    def _opened(
+        self, deadline_ns: int, pace: Pace | None
+    ) -> tuple[RequestContext, Facts, ReviewShared]:
+        """Open the request, with the object as upstream decodes it."""
+        shared = ReviewShared(self._request)
+        request = copy_of(self._request)
+        request.object = shared.object or {}
+        context = self._engine.open(request, deadline_ns, pace)
+        namespace = None
+        if self.reads_namespace:
+            namespace = namespace_object(self._engine, request, deadline_ns)
+        ports = self._engine.cluster_data.cel
+        facts = Facts(
+            request, context.runtime, ports, namespace, is_review=True, faults=[]
+        )
+        return context, facts, shared
+
+    def _apply(
+        self,
+        linked: LinkedMutatingPolicy,
+        facts: Facts,
+        shared: ReviewShared,
+        reached: _Reached,
+        done: CelMutations,
+    ) -> _Reached:
+        """Apply one policy; return how far that comes.
+
+        Raises: Preempted, DeadlinePassed.
+        """
+        policy = linked.ir.policy
+        facts.runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
+        resource = reached.resource
+        try:
+            results, resource = _mutated(linked, facts, shared, resource)
+        except Preempted:
+            raise
+        except Exception as error:
+            if isinstance(error, DeadlinePassed) and self._is_over(facts.runtime):
+                raise
+            done.left_out.append((policy, without_frames(error)))
+            results = [_not_evaluated(error)]
+        assert facts.faults is not None
+        done.left_out += [(policy, fault) for fault in facts.faults]
+        facts.faults.clear()
+        responses = reached.responses
+        if results:
+            responses = (*responses, PolicyResponse(policy, results))
+        return _Reached(reached.number + 1, resource, responses)
+
+    def _is_over(self, runtime: Runtime) -> bool:
+        end_ns = runtime.review_deadline_ns
+        return not end_ns or self._engine.now_ns() >= end_ns
+
+
+class MutatingPlanner:
+    """Creates plans from one snapshot generation."""
+
+    __slots__ = ("_background_user", "_engine", "_knows", "_source")
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: CelSource[LinkedMutatingPolicy],
+        knows: Callable[[str], bool],
+        background_user: str = "",
+    ) -> None:
+        """``knows`` returns whether a policy key exists, or existed until now.
+
+        ``background_user``: whose requests policies leave out unless they want them.
+        """
+        self._engine = engine
+        self._source = source
+        self._knows = knows
+        self._background_user = background_user
+
+    def plan(
+        self,
+        request: Request,
+        names: frozenset[str],
+        *,
+        is_namespaced: bool,
+        pace: Pace | None = None,
+    ) -> MutatingPlan | None:
+        """Select the policies of a path; None when none applies.
+
+        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
+        """
+        if is_namespaced and not is_in_namespace(request):
+            return None
+        namespace = request.namespace if is_namespaced else ""
+        is_ours = bool(request.username) and request.username == self._background_user
+        policies = [
+            one
+            for one in self._source.candidates(request, namespace, pace)
+            if (not names or one.ir.policy.name in names)
+            and not (is_ours and one.ir.skips_background)
+        ]
+        return MutatingPlan(self._engine, request, policies) if policies else None
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Do nothing if the worker knows these policies.
+
+        Raises: SnapshotUnusable for a policy that another replica registered and that
+        this worker does not know yet.
+        """
+        for key in keys:
+            if not self._knows(key):
+                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+
+
+def _finished(
+    done: CelMutations,
+    context: RequestContext,
+    reached: _Reached,
+    *,
+    late: bool = False,
+) -> CelMutations:
+    """Add what the policies have done. Raises: BudgetExceeded, DeadlinePassed."""
+    left = REVIEW_MESSAGES_CHARACTERS_MAX
+    for response in reached.responses:
+        left -= bound(response.results, left)
+    done.responses = reached.responses
+    done.patch = answer_patch(context, reached.resource, late=late)
+    return done
+
+
+def _is_slow(linked: LinkedMutatingPolicy) -> bool:
+    return bool(linked.ir.effects & SLOW)
+
+
+def _trigger_of(linked: LinkedMutatingPolicy, *, unchecked: bool = False) -> Triggered:
+    """Return the trigger; the pool cannot read the old object later."""
+    key = linked.ir.policy.key
+    return Triggered(CEL_MUTATE, key, (), reads_old=True, unchecked=unchecked)
+
+
+def _mutated(
+    linked: LinkedMutatingPolicy, facts: Facts, shared: ReviewShared, resource: Resource
+) -> tuple[list[RuleResult], Resource]:
+    """Return the results of a policy and its copies, and the object after them."""
+    request = facts.request
+    if request.object is not resource:
+        request = copy_of(request)
+        request.object = resource
+    results = []
+    for answer in linked.evaluate(facts._replace(request=request), shared):
+        if answer.result is not None:
+            results.append(answer.result)
+        if answer.patched is not None:
+            resource = answer.patched
+    return results, resource
+
+
+def _not_evaluated(error: Exception) -> RuleResult:
+    """Return the error of a policy that could not be evaluated."""
+    text = "internal error, see the log"
+    if isinstance(error, Error):
+        text = f"{error.message} ({error.code})"
+    return RuleResult(
+        "evaluation",
+        result.MUTATION,
+        result.ERROR,
+        cut(f"failed to evaluate policy: {text}"),
+    )

@@ -1,0 +1,63 @@
+"""Decide which MutatingPolicies a scan evaluates, and what a scan finds.
+
+Room: program. Takes: MutatingPolicyIR; a linked policy and an object. Gives:
+is_scanned, is_derived, scanned_results. Next: reports/plan.py, reports/mutating.py.
+May touch: what the ports of CEL reach.
+Source: docs/behaviour/controllers 6.4, 6.6; docs/behaviour/cel 10.1 (background
+report); Kyverno pkg/controllers/report/utils/scanner.go.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, expressions_of
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
+from kyverno_mp.program.validating_policy.scope import Facts, names_any
+from kyverno_mp.values.json_equal import same
+
+_NOT_APPLIED: Final = "mutation is not applied"
+
+
+def is_scanned(ir: MutatingPolicyIR) -> bool:
+    """Return whether existing objects are evaluated.
+
+    KYVERNO: not by a policy that mutates them; its rows are of the background pool.
+    """
+    return ir.policy.background and not ir.mutates_existing
+
+
+def is_derived(ir: MutatingPolicyIR) -> bool:
+    """Return whether a scan gives each result that a review gives."""
+    return (
+        is_scanned(ir)
+        and ir.mutates_request
+        and is_of_creations(body.constraints for body in ir.bodies)
+        and not any(names_any(one, OF_REQUESTS) for one in expressions_of(ir))
+    )
+
+
+def scanned_results(
+    linked: LinkedMutatingPolicy, facts: Facts, shared: Shared
+) -> Iterator[RuleResult | None]:
+    """Yield the results: a mutation that would change the object failed."""
+    answers = list(linked.evaluate(facts, shared))
+    changed = next(
+        (one.patched for one in reversed(answers) if one.patched is not None), None
+    )
+    is_applied = changed is None or same(changed, facts.request.object)
+    for answer in answers:
+        found = answer.result
+        if (
+            is_applied
+            or found is None
+            or found.status != result.PASS
+            or found.exceptions
+        ):
+            yield found
+        else:
+            yield replace(found, status=result.FAIL, message=_NOT_APPLIED)

@@ -1,0 +1,113 @@
+"""Link the attestors of a policy: their texts may be expressions.
+
+Room: program. Takes: AttestorIR. Gives: LinkedAttestor, whose ``query`` has the texts
+for one object. Next: evaluate.py. May touch: nothing outside its arguments.
+Source: Kyverno pkg/image/verification/variables/attestors.go.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.values import CelFailed, Value, type_name
+from kyverno_mp.ir.image_policies import AttestorIR, CosignIR, LogIR, TextIR
+from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression, link
+from kyverno_mp.program.image_policies.ports import (
+    AttestorQuery,
+    CosignQuery,
+    NotaryQuery,
+    TufQuery,
+)
+from kyverno_mp.program.ports import Identity, LogTerms
+
+Evaluate = Callable[[LinkedExpression], Value]
+
+
+class _Text(NamedTuple):
+    value: str
+    linked: LinkedExpression | None
+    what: str
+
+    def read(self, attestor: str, evaluate: Evaluate) -> str:
+        """Return the text. Raises: CelFailed."""
+        if self.linked is None:
+            return self.value
+        prefix = f"failed to convert {self.what} in compiled attestor: {attestor}"
+        try:
+            found = evaluate(self.linked)
+        except ExpressionFailed as error:
+            text = f"failed to evaluate compiled attestor: {attestor}"
+            raise CelFailed(
+                f"{prefix}, error: {text}, error: {error.message}"
+            ) from error
+        if found.__class__ is not str:
+            text = f"failed to convert expression in compiled attestor: {attestor}"
+            reason = f"type conversion error from '{type_name(found)}' to 'string'"
+            raise CelFailed(f"{prefix}, error: {text}, error: {reason}")
+        return str(found)
+
+
+class LinkedAttestor:
+    """One attestor; safe to share between threads."""
+
+    def __init__(self, ir: AttestorIR, dialect: Dialect) -> None:
+        self.name = ir.name
+        self._ir = ir
+
+        def text(given: TextIR | None, what: str) -> _Text | None:
+            if given is None:
+                return None
+            linked = (
+                None if given.expression is None else link(given.expression, dialect)
+            )
+            return _Text(given.value, linked, what)
+
+        cosign, notary = ir.cosign, ir.notary
+        self._key = self._certificate = self._chain = None
+        self._trusted = self._stamping = None
+        if cosign is not None:
+            self._key = text(cosign.key, "key")
+            self._certificate = text(cosign.certificate, "cert")
+            self._chain = text(cosign.chain, "cert chain")
+        elif notary is not None:
+            self._trusted = text(notary.certificates, "notary cert")
+            self._stamping = text(notary.stamping, "notary tsa cert")
+
+    def query(self, evaluate: Evaluate) -> AttestorQuery:
+        """Return what must hold. Raises: CelFailed, BudgetExceeded."""
+
+        def read(given: _Text | None) -> str:
+            return "" if given is None else given.read(self.name, evaluate)
+
+        cosign = self._ir.cosign
+        if cosign is None:
+            return NotaryQuery(read(self._trusted), read(self._stamping))
+        key = None if self._key is None else read(self._key)
+        return _cosign(cosign)._replace(
+            key=key, certificate=read(self._certificate), chain=read(self._chain)
+        )
+
+
+def _cosign(ir: CosignIR) -> CosignQuery:
+    identities = ir.identities
+    return CosignQuery(
+        kms=ir.kms,
+        algorithm=ir.algorithm,
+        identities=None
+        if identities is None
+        else tuple(Identity(*one) for one in identities),
+        repository=ir.repository,
+        pull_secrets=ir.pull_secrets,
+        tag_prefix=ir.tag_prefix,
+        log=None if ir.log is None else _log(ir.log),
+        tuf=None
+        if ir.tuf is None
+        else TufQuery(ir.tuf.mirror, ir.tuf.root, ir.tuf.path),
+        annotations=ir.annotations,
+    )
+
+
+def _log(ir: LogIR) -> LogTerms:
+    return LogTerms(
+        ir.is_ignored, ir.url, ir.key, ir.ignores_scts, ir.scts_key, ir.tsa_chain
+    )

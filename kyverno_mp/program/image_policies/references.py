@@ -1,0 +1,126 @@
+"""Find the images of an object, and those that a policy is about.
+
+Room: program. Takes: the IR of extractors and references, a scope. Gives: References,
+``extracted``. Next: evaluate.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 10.4 (extractors by resource); Kyverno
+pkg/cel/compiler/images.go, pkg/cel/matching/image.go.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import base_library
+from kyverno_mp.expr.cel.environment import Environment
+from kyverno_mp.expr.cel.functions import images
+from kyverno_mp.expr.cel.library import Library
+from kyverno_mp.expr.cel.program import (
+    Budget,
+    Program,
+    compile_expression,
+    link_expression,
+)
+from kyverno_mp.expr.cel.values import Value, type_name
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.image_policies import ImageReferenceIR
+from kyverno_mp.program.bodies.cel import COST_MAX
+from kyverno_mp.program.context.cel_scope import Dialect, LinkedExpression, link
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.glob import Glob
+
+_CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
+_POD, _TEMPLATE, _JOB = "", ".spec.template", ".spec.jobTemplate.spec.template"
+_PLACES: Final = {
+    ("", "v1", "pods"): _POD,
+    ("batch", "v1", "jobs"): _TEMPLATE,
+    ("apps", "v1", "deployments"): _TEMPLATE,
+    ("apps", "v1", "statefulsets"): _TEMPLATE,
+    ("apps", "v1", "daemonsets"): _TEMPLATE,
+    ("apps", "v1", "replicasets"): _TEMPLATE,
+    ("batch", "v1", "cronjobs"): _JOB,
+}
+
+
+@cache
+def _library() -> Library:
+    return base_library().extended(images.OVERLOADS)
+
+
+class References:
+    """The linked ``matchImageReferences`` of a policy."""
+
+    def __init__(self, given: Sequence[ImageReferenceIR]) -> None:
+        self._tests: list[Glob | Program] = [
+            Glob(one.glob)
+            if one.expression is None
+            else link_expression(one.expression, ("ref",), library=_library())
+            for one in given
+        ]
+
+    def select(self, image: str, runtime: Runtime) -> bool:
+        """Return whether the policy is about an image; without references: any.
+
+        Raises: ExpressionFailed, BudgetExceeded.
+        """
+        if not self._tests:
+            return True
+        for test in self._tests:
+            if isinstance(test, Glob):
+                runtime.charge(1 + len(image) // 100)
+                if test.matches(image):
+                    return True
+            elif Budget(COST_MAX).run(test, (image,), runtime) is True:
+                return True
+        return False
+
+
+@cache
+def _built_in(place: str, dialect: Dialect) -> Mapping[str, LinkedExpression]:
+    """Return the extractors of Pods at a place; "" = of a Pod itself."""
+    environment = Environment(
+        {"object": types.DYN, "oldObject": types.DYN}, library=dialect.library()
+    )
+    found = {}
+    for name in _CONTAINERS:
+        text = (
+            f"(object != null ? object : oldObject){place}.spec.?{name}.orValue([])"
+            ".map(e, e.image)"
+        )
+        found[name] = link(compile_expression(text, environment)[0], dialect)
+    return found
+
+
+def extractors_for(
+    request: Request, own: Mapping[str, LinkedExpression], dialect: Dialect
+) -> Mapping[str, LinkedExpression]:
+    """Return the extractors of the kind, and the policy's own, which replace them."""
+    review = request.review_request or {}
+    asked = review.get("requestResource") or review.get("resource") or {}
+    key = tuple(asked.get(name, "") for name in ("group", "version", "resource"))
+    place = _PLACES.get(key)
+    return own if place is None else {**_built_in(place, dialect), **own}
+
+
+def extracted(
+    extractors: Mapping[str, LinkedExpression],
+    evaluate: Callable[[LinkedExpression], Value],
+) -> dict[str, list[str]]:
+    """Return the images by the name of their extractor.
+
+    Raises: ExpressionFailed, BudgetExceeded.
+    """
+    found: dict[str, list[str]] = {}
+    for name, linked in extractors.items():
+        value = evaluate(linked)
+        if value.__class__ is not list:
+            text = f"type conversion error from '{type_name(value)}' to '[]string'"
+            raise ExpressionFailed("cel.images", text)
+        for one in value:
+            if one.__class__ is not str:
+                # SAFETY: an image that is no text is an error, never "no image".
+                text = f"type conversion error from '{type_name(one)}' to 'string'"
+                raise ExpressionFailed("cel.images", text)
+        found[name] = value
+    return found

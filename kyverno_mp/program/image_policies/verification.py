@@ -1,0 +1,212 @@
+"""Verify images for the expressions of one policy on one object.
+
+Room: program. Takes: a policy's references and attestations, PolicyImages. Gives:
+Verification, the ImageVerifier of expr. Next: evaluate.py.
+May touch: registries, through the port.
+Source: Kyverno pkg/cel/libs/imageverify/impl.go; docs/behaviour/cel 10.4;
+docs/behaviour/images 8.
+
+What was verified is known to this policy alone: an attestation that another policy has
+verified with its attestors proves nothing here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
+from kyverno_mp.expr.cel.functions.image_verification import Attestor
+from kyverno_mp.expr.cel.values import CelFailed
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.image_policies import AttestationIR
+from kyverno_mp.program.image_policies.ports import (
+    AttestorQuery,
+    CosignQuery,
+    ImageQuery,
+    NotaryQuery,
+    PolicyImages,
+)
+from kyverno_mp.program.image_policies.references import References
+from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.values.jsonvalue import Json
+
+_PAYLOAD: Final = "failed to get payload"
+
+
+class PolicyTerms(NamedTuple):
+    """What a policy says about images."""
+
+    references: References
+    attestations: Mapping[str, AttestationIR]
+    access: RegistryAccess
+
+
+class Verification:
+    """The functions of one policy; ``reasons``: why attestors did not count."""
+
+    def __init__(
+        self, terms: PolicyTerms, images: PolicyImages | None, runtime: Runtime
+    ) -> None:
+        """``images`` None: there is no registry to ask."""
+        self._terms = terms
+        self._images = images
+        self._runtime = runtime
+        self._statements: dict[tuple[str, str], Json] = {}
+        self._referrers: dict[tuple[str, str], str] = {}
+        self.reasons: list[str] = []
+
+    def load(self, image: str) -> None:
+        """Read an image. Raises: ExpressionFailed, DependencyError."""
+        self._port().data(self._asked(image), self._deadline_ns)
+
+    def signatures(self, image: str, attestors: Sequence[Attestor]) -> int:
+        """Return how many attestors have signed the image. Raises: CelFailed."""
+        queries = [(one.name, _query(one)) for one in attestors]
+        if not self._is_selected(image):
+            return 0
+        asked, count = self._asked(image), 0
+        for name, query in queries:
+            self._read(image)
+
+            verify = partial(self._port().verify, asked, query, self._deadline_ns)
+            count += self._holds(f"attestor {name}: {image}", verify)
+        return count
+
+    def attestations(
+        self, image: str, attestation: str, attestors: Sequence[Attestor]
+    ) -> int:
+        """Return how many attestors made the attestation. Raises: CelFailed."""
+        queries = [(one.name, _query(one)) for one in attestors]
+        if not self._is_selected(image):
+            return 0
+        count = 0
+        for name, query in queries:
+            wanted = self._attestation(attestation)
+            self._read(image)
+
+            verify = partial(self._attest, image, wanted, query)
+            what = f"attestation {attestation}, attestor {name}: {image}"
+            count += self._holds(what, verify)
+        return count
+
+    def payload(self, image: str, attestation: str) -> Json:
+        """Return what a verified attestation says. Raises: CelFailed."""
+        wanted = self._attestation(attestation)
+        self._read(image)
+        if wanted.intoto is not None:
+            return self._statement(image, wanted.intoto)
+        if wanted.referrer is None:
+            raise CelFailed(f"{_PAYLOAD}: could not find attestation {wanted.name}")
+        digest = self._referrers.get((image, wanted.referrer))
+        if digest is None:
+            # SAFETY: upstream hands out the first referrer of the type, whoever wrote
+            # it (docs/behaviour/images 10.2, issue 17130).
+            raise CelFailed(
+                f"{_PAYLOAD}: referrer attestation payload cannot be fetch before"
+                " verifying referrer attestation"
+            )
+        asked = self._asked(image)
+        return _called(
+            _PAYLOAD, lambda: self._port().document(asked, digest, self._deadline_ns)
+        )
+
+    def data(self, image: str) -> Json:
+        """Return manifest and configuration of the image. Raises: CelFailed."""
+        return self._read(image)
+
+    def _statement(self, image: str, kind: str) -> Json:
+        # KYVERNO: by the full predicate type, so that of a short name is never found.
+        found = self._statements.get((image, kind))
+        if found is None:
+            raise CelFailed(
+                f"{_PAYLOAD}: intoto attestation payload cannot be fetch before"
+                " verifying intoto attestation"
+            )
+        return found
+
+    def _attest(self, image: str, wanted: AttestationIR, query: AttestorQuery) -> None:
+        port, asked = self._port(), self._asked(image)
+        if isinstance(query, NotaryQuery):
+            if wanted.referrer is None:
+                raise CelFailed(
+                    "notary verifier only supports oci 1.1 referrers as attestations"
+                )
+            digest = port.referrer(asked, query, wanted.referrer, self._deadline_ns)
+            self._referrers[image, wanted.referrer] = digest
+            return
+        assert isinstance(query, CosignQuery)
+        if wanted.intoto is None:
+            text = "cosign verifier only supports intoto referrers as attestations"
+            raise ExpressionFailed("image.attestation", text)
+        for kind, found in port.statements(
+            asked, query, wanted.intoto, self._deadline_ns
+        ):
+            # KYVERNO: of several, the last one counts.
+            self._statements[image, kind] = found
+
+    def _holds(self, what: str, verify: Callable[[], None]) -> bool:
+        """Return whether nothing is wrong.
+
+        KYVERNO: an attestor that fails does not count, also if a registry or a log is
+        the reason (docs/behaviour/cel 10.4). Raises: CelFailed, DeadlinePassed.
+        """
+        try:
+            verify()
+        except DeadlinePassed:
+            # SAFETY: a review that runs out of time has no verdict.
+            raise
+        except (ExpressionFailed, DependencyError) as error:
+            self.reasons.append(f"{what}: {error.message}")
+            return False
+        return True
+
+    def _attestation(self, name: str) -> AttestationIR:
+        found = self._terms.attestations.get(name)
+        if found is None:
+            raise CelFailed(f"attestation not found in policy: {name}")
+        return found
+
+    def _is_selected(self, image: str) -> bool:
+        try:
+            return self._terms.references.select(image, self._runtime)
+        except ExpressionFailed as error:
+            raise CelFailed(error.message) from error
+
+    def _read(self, image: str) -> Mapping[str, Json]:
+        asked = self._asked(image)
+        found: Mapping[str, Json] = _called(
+            "failed to get imagedata",
+            lambda: self._port().data(asked, self._deadline_ns),
+        )
+        return found
+
+    def _asked(self, image: str) -> ImageQuery:
+        return ImageQuery(image, self._terms.access)
+
+    def _port(self) -> PolicyImages:
+        if self._images is None:
+            text = "there is no registry to ask"
+            raise ExpressionFailed("image.registry", text)
+        return self._images
+
+    @property
+    def _deadline_ns(self) -> int:
+        return self._runtime.deadline_ns
+
+
+def _query(attestor: Attestor) -> AttestorQuery:
+    found: AttestorQuery = attestor.terms()
+    return found
+
+
+def _called(prefix: str, call: Callable[[], Json]) -> Json:
+    """Call a port; its error becomes that of the expression.
+
+    Raises: CelFailed; DeadlinePassed, which nothing absorbs.
+    """
+    try:
+        return call()
+    except DeadlinePassed:
+        raise
+    except (ExpressionFailed, DependencyError) as error:
+        raise CelFailed(f"{prefix}: {error.message}") from error

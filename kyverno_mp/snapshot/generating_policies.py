@@ -1,0 +1,33 @@
+"""Read the segment of GeneratingPolicies: records by position and the resource index.
+
+Room: snapshot. Takes: a segment that PoliciesWriter encoded. Gives:
+GeneratingPolicySegment. Next: program/cel_policies/generating_plan.py.
+May touch: nothing outside its arguments.
+Source: docs/architecture.md 1 (promise 2), 3; snapshot/policies.py (the layout).
+
+The layout is that of the segment ``celpolicies``; part 0 of a record is a
+GeneratingPolicyIR.
+"""
+
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
+from kyverno_mp.snapshot.policies import PolicySegment
+
+GENERATING_POLICIES: Final = "generating"
+"""Names of segments have 16 bytes at most."""
+_POLICY: Final = msgspec.msgpack.Decoder(GeneratingPolicyIR)
+
+
+class GeneratingPolicySegment(PolicySegment):
+    """The GeneratingPolicies of one generation."""
+
+    def generating_policy(self, position: int) -> GeneratingPolicyIR:
+        """Return the policy at ``position`` in policy order."""
+        return self._decode(position, 0, _POLICY)
+
+    def bytes_of(self, position: int) -> int:
+        """Return the size of the policy's record."""
+        return self.rule_bytes(position, -1)

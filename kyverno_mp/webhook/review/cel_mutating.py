@@ -1,0 +1,117 @@
+"""Mutate by MutatingPolicies: answer with one patch, or with the errors of policies.
+
+Room: webhook. Takes: a Review and its MutatingPlan. Gives: the answer's bytes.
+Next: review (its exits). May touch: the sink, the results for reports, the triggers.
+Source: docs/behaviour/cel 10.1; docs/behaviour/controllers 2.8; Kyverno
+pkg/webhooks/resource/mpol/handler.go.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.program.cel_policies.plan import CelMutations, MutatingPlan
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.triggers import Triggered
+from kyverno_mp.webhook.ports import Plans
+from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
+
+
+class CelMutatingHandler:
+    """The handler of ``/mpol`` and of ``/nmpol``."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plans: Plans[MutatingPlan]) -> None:
+        self.plan = plans.plan
+
+    def takes(self, _request: Request) -> bool:
+        """Accept every operation: a deletion may change other objects."""
+        return True
+
+    def evaluate(self, review: Review, plan: MutatingPlan, pace: Pace | None) -> bytes:
+        """Answer with the changes of all policies."""
+        # Before the verdict: an evaluation that is preempted has reported nothing yet.
+        found = _triggered(review, plan, pace)
+        done = plan.run(review.deadline_ns, pace)
+        if review.is_abandoned():
+            return ABANDONED
+        answer = _answer(review, done)
+        _record(review, found)
+        return answer
+
+    def passed(self, _review: Review) -> None:
+        """Do nothing: the validating webhook records changes of sources."""
+
+    def evaluate_rest(
+        self, review: Review, plan: MutatingPlan, failure: Failure, pace: Pace
+    ) -> bytes:
+        """Answer with the changes of the policies that are done."""
+        done = plan.run_rest(review.rest_deadline_ns(), pace)
+        if done.unfinished:
+            return review.deny(failure.message, done.responses)
+        answer = _answer(review, done, failure.message)
+        if plan.triggers and not review.request.dry_run:
+            _record(review, plan.triggered_by_match())
+        return answer
+
+
+def _answer(review: Review, done: CelMutations, *problems: str) -> bytes:
+    for policy, error in done.left_out:
+        review.note(error, policy.key)
+    refusals = [f"Policy {policy.name}: {text}" for policy, text in done.refusals()]
+    responses = list(done.responses)
+    if refusals:
+        review.report(responses, blocked=True)
+        return review.deny(_refusal(review.request, refusals), responses)
+    review.report(responses, blocked=False)
+    _pass_on(review, done)
+    return review.allow([*problems, *_warnings(done)], responses, done.patch)
+
+
+def _refusal(request: Request, errors: Sequence[str]) -> str:
+    """Return upstream's text, in Go's notation of a list."""
+    return (
+        f"Resource: {request.namespace}/{request.name}, Kind: {request.kind},"
+        f" Errors: [{' '.join(errors)}]"
+    )
+
+
+def _warnings(done: CelMutations) -> Iterator[str]:
+    """Yield what failed and denies nothing: never a silent allow."""
+    for policy, text in done.ignored():
+        yield f"Policy {policy.name}: {text}"
+
+
+def _pass_on(review: Review, done: CelMutations) -> None:
+    """Record the results for reports; a failure changes no answer."""
+    results = review.dependencies.results
+    if results is None or not done.responses:
+        return
+    try:
+        results.mutated(review.request, done.responses)
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)
+
+
+def _triggered(
+    review: Review, plan: MutatingPlan, pace: Pace | None
+) -> Sequence[Triggered]:
+    """Return what the request triggers; a dry run triggers nothing.
+
+    Raises: Preempted.
+    """
+    is_recorded = review.dependencies.triggers is not None
+    if not (is_recorded and plan.triggers) or review.request.dry_run:
+        return ()
+    return plan.triggered(review.deadline_ns, pace)
+
+
+def _record(review: Review, found: Sequence[Triggered]) -> None:
+    """Record what an allowed request triggers; a failure changes no answer."""
+    triggers = review.dependencies.triggers
+    if triggers is None or not found or not review.is_let_pass:
+        return
+    try:
+        triggers.triggered(review.request, found)
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        review.note(error)

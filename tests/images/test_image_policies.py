@@ -1,0 +1,378 @@
+"""ImageValidatingPolicies: who may be an attestor, and what an attestation proves.
+
+A failure means: an image counts as signed by somebody who has not signed it.
+"""
+
+import datetime as dt
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from cryptography import x509
+
+from kyverno_mp import limits
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.logkeys import LogKeys
+from kyverno_mp.images.policies.review import PolicyReader, PolicyReview
+from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.program.image_policies.ports import (
+    CosignQuery,
+    ImageQuery,
+    NotaryQuery,
+    TufQuery,
+)
+from kyverno_mp.program.ports import Identity, LogTerms
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import Credentials
+from tests.image_rig import (
+    Contents,
+    Repository,
+    Signer,
+    digest_of,
+    payload_for,
+    serving,
+)
+from tests.images import bundle_rig, notation_rig, rig
+
+_LATER_NS: Final = 2**62
+_WHO: Final = (Identity(subject=rig.SUBJECT, issuer=rig.ISSUER),)
+_UNLOGGED: Final = LogTerms(
+    is_ignored=True, url="http://log.example", ignores_scts=True
+)
+_KIND: Final = "https://example.com/review/v1"
+_ARTEFACT: Final = "sbom/example"
+
+
+class Trust:
+    """The trust root of an own Sigstore."""
+
+    def __init__(self, own: rig.Sigstore) -> None:
+        self._own = own
+        self.reads = 0
+
+    def fulcio_roots(self, _deadline_ns: int) -> Sequence[x509.Certificate]:
+        return (self._own.root.certificate,)
+
+    def rekor_keys(self, _deadline_ns: int) -> LogKeys:
+        return self._own.rekor_keys
+
+    def ctlog_keys(self, _deadline_ns: int) -> LogKeys:
+        return self._own.ctlog_keys
+
+    def target(self, _name: str, _deadline_ns: int) -> bytes:
+        ctlog = {
+            "logId": {"keyId": rig.b64(next(iter(self._own.ctlog_keys)))},
+            "publicKey": {"rawBytes": rig.b64(rig.spki(self._own.ctlog))},
+        }
+        found = {**bundle_rig.trusted_root(self._own), "ctlogs": [ctlog]}
+        return json.dumps(found).encode()
+
+    def check(self, _deadline_ns: int) -> None:
+        self.reads += 1
+
+
+def _unreachable(*_: Any) -> tuple[int, bytes]:
+    raise AssertionError("nothing may be asked")
+
+
+class Place:
+    """One image in a registry, and a review of it."""
+
+    def __init__(self, contents: Contents, host: str) -> None:
+        self.contents = contents
+        self.own = rig.Sigstore()
+        self.trust = Trust(self.own)
+        self.repository = Repository("app")
+        self.digest = self.repository.image()
+        self.asked = ImageQuery(f"{host}/app:v1")
+        self.body = self.repository.manifests[0][1]
+
+    def review(self, now: dt.datetime = rig.NOW) -> PolicyReview:
+        self.repository.load(self.contents)
+        client = Client(lambda _registry: Credentials(), user_agent="test")
+        return PolicyReader(
+            client=lambda _access: client,
+            now=lambda: now,
+            until=lambda _given: _LATER_NS,
+            trust=PolicyTrust(self.trust, _unreachable),
+            send=_unreachable,
+            tenants_send=_unreachable,
+        ).begin()
+
+    def keyless(self, *, change: Callable[[Any], Any] = lambda layer: layer) -> None:
+        """Attach a signature with certificate, SCT and log entry."""
+        layer = self.own.layer(self.own.leaf(), payload_for(self.digest))
+        self.repository.attach_layers(self.digest, "sig", [change(layer)])
+
+    def verdict(self, asked: CosignQuery | NotaryQuery, **given: Any) -> str:
+        try:
+            self.review(**given).verify(self.asked, asked, 0)
+        except ExpressionFailed as error:
+            return error.message
+        return ""
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    contents = Contents()
+    with serving(contents, is_canned=False) as host:
+        yield Place(contents, host)
+
+
+def test_a_key(place: Place) -> None:
+    signer, stranger = Signer(), Signer()
+    place.repository.sign(place.digest, signer)
+    assert not place.verdict(CosignQuery(signer.pem, log=_UNLOGGED))
+    assert place.verdict(CosignQuery(stranger.pem, log=_UNLOGGED))
+    # KYVERNO: the TUF repository must be readable, also for a key without logs.
+    assert place.trust.reads
+
+
+def test_without_logs_a_signature_needs_its_entry(place: Place) -> None:
+    signer = Signer()
+    place.repository.sign(place.digest, signer)
+    assert "rekor client not provided" in place.verdict(CosignQuery(signer.pem))
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (CosignQuery(), "names no key"),
+        (CosignQuery(""), "names no key"),
+        (CosignQuery("", kms="awskms:///key"), "unrecognized scheme: awskms"),
+        (CosignQuery(certificate="", chain=""), "names no key"),
+        (CosignQuery(identities=()), "keyless needs identities"),
+        (CosignQuery(identities=(Identity(),)), "keyless needs identities"),
+        (CosignQuery(identities=(*_WHO, Identity())), "keyless needs identities"),
+        (CosignQuery("x", log=LogTerms()), "rekor URL must be provided"),
+        (CosignQuery(chain="junk", log=_UNLOGGED), "error creating root cert pool"),
+        (NotaryQuery(), "needs certificates"),
+        (NotaryQuery("junk"), "error during PEM decoding"),
+    ],
+)
+def test_nobody_is_never_anybody(
+    place: Place, asked: CosignQuery | NotaryQuery, text: str
+) -> None:
+    place.keyless()
+    if isinstance(asked, CosignQuery) and asked.log is None:
+        asked = asked._replace(log=_UNLOGGED)
+    assert text in place.verdict(asked)
+
+
+@pytest.mark.parametrize(
+    ("identity", "holds"),
+    [
+        (Identity(rig.SUBJECT, "", rig.ISSUER), True),
+        (Identity(subject=rig.SUBJECT), True),
+        (Identity(issuer=rig.ISSUER), True),
+        (Identity(subject="*@example.com"), False),
+        (Identity(issuer="https://*"), False),
+        (Identity(rig.SUBJECT, "", "https://other.example"), False),
+        (Identity("other", "me@.*", "other", "issuer"), True),
+        (Identity(rig.SUBJECT, "^you@"), False),
+    ],
+)
+def test_identities(place: Place, identity: Identity, holds: bool) -> None:  # noqa: FBT001 - a column
+    place.keyless()
+    assert (not place.verdict(CosignQuery(identities=(identity,)))) is holds
+
+
+def test_any_of_several_identities(place: Place) -> None:
+    place.keyless()
+    others = (Identity(subject="a@example.com"), *_WHO)
+    assert not place.verdict(CosignQuery(identities=others))
+
+
+def test_a_certificate_without_names_has_no_subject(place: Place) -> None:
+    signer = rig.issue(
+        "",
+        place.own.middle,
+        is_authority=False,
+        extensions=[rig.usage(), rig.extension(1, rig.ISSUER)],
+        begin=rig.SIGNED,
+        end=rig.SIGNED + dt.timedelta(minutes=10),
+    )
+    layer = place.own.layer(signer, payload_for(place.digest))
+    place.repository.attach_layers(place.digest, "sig", [layer])
+    ignored = LogTerms(url="http://log.example", ignores_scts=True)
+    text = place.verdict(CosignQuery(identities=_WHO, log=ignored))
+    assert "none of the expected identities" in text
+
+
+def test_the_trusted_root_alone_vouches(place: Place) -> None:
+    """A stranger's certificate authority, log and certificate log count nothing."""
+    place.keyless()
+    place.trust = Trust(rig.Sigstore())
+    assert "rekor log public key" in place.verdict(CosignQuery(identities=_WHO))
+    stranger = rig.Sigstore()
+    stranger.rekor = place.own.rekor
+    place.trust = Trust(stranger)
+    assert "cert verification failed" in place.verdict(CosignQuery(identities=_WHO))
+    stranger.root, stranger.middle = place.own.root, place.own.middle
+    assert "ctfe public key" in place.verdict(CosignQuery(identities=_WHO))
+    stranger.ctlog = place.own.ctlog
+    assert not place.verdict(CosignQuery(identities=_WHO))
+
+
+def test_no_chain_is_needed(place: Place) -> None:
+    """The authorities are those of the trusted root."""
+
+    def bare(layer: Any) -> Any:
+        kept = dict(layer.annotations)
+        del kept["dev.sigstore.cosign/chain"]
+        return replace(layer, annotations=kept)
+
+    place.keyless(change=bare)
+    assert not place.verdict(CosignQuery(identities=_WHO))
+
+
+def test_annotations_narrow_what_a_signature_allows(place: Place) -> None:
+    place.keyless(
+        change=lambda layer: replace(
+            layer, annotations={**layer.annotations, "env": "prod"}
+        )
+    )
+    asked = CosignQuery(identities=_WHO, annotations=(("env", "prod"),))
+    assert not place.verdict(asked)
+    other = asked._replace(annotations=(("env", "test"),))
+    assert "required annotations" in place.verdict(other)
+
+
+def _bundled(place: Place, made: dict[str, Any]) -> None:
+    blob = json.dumps(made).encode()
+    referrer = (bundle_rig.V3, "application/json", blob)
+    notation_rig.refer(place.contents, "app", place.body, referrer)
+
+
+def _subject(place: Place) -> list[dict[str, Any]]:
+    return [{"name": "i", "digest": {"sha256": place.digest[7:]}}]
+
+
+def test_a_bundle_takes_the_place_of_tags(place: Place) -> None:
+    """Where there is one, signatures under tags do not count."""
+    place.keyless()
+    _bundled(place, bundle_rig.bundle(place.own, subject=_subject(place)))
+    asked = CosignQuery(identities=_WHO)
+    assert not place.verdict(asked)
+    key = CosignQuery(rig.pem_key(place.own.rekor), log=_UNLOGGED)
+    assert "by identity only" in place.verdict(key)
+    assert "multiple identities" in place.verdict(CosignQuery(identities=_WHO * 2))
+    _bundled(place, bundle_rig.bundle(rig.Sigstore(), subject=_subject(place)))
+    assert "no matching signatures" in place.verdict(asked)
+
+
+def test_a_bundle_needs_the_certificate_log(place: Place) -> None:
+    signer = place.own.leaf(scts=0)
+    _bundled(place, bundle_rig.bundle(place.own, signer, subject=_subject(place)))
+    asked = CosignQuery(identities=_WHO)
+    assert "SCT" in place.verdict(asked)
+    ignored = LogTerms(url="http://log.example", ignores_scts=True)
+    assert not place.verdict(asked._replace(log=ignored))
+
+
+def test_a_bundle_without_a_log_must_be_valid_now(place: Place) -> None:
+    _bundled(place, bundle_rig.bundle(place.own, subject=_subject(place)))
+    ignored = LogTerms(url="http://log.example", is_ignored=True)
+    asked = CosignQuery(identities=_WHO, log=ignored)
+    assert "certificate has expired" in place.verdict(asked)
+    young = rig.SIGNED + dt.timedelta(minutes=1)
+    assert not place.verdict(asked, now=young)
+
+
+def test_a_bundle_about_another_image(place: Place) -> None:
+    _bundled(place, bundle_rig.bundle(place.own))
+    text = place.verdict(CosignQuery(identities=_WHO))
+    assert "does not match any digest in statement" in text
+
+
+def test_statements(place: Place) -> None:
+    made = place.own.attestation(place.own.leaf(), subject=_subject(place))
+    place.repository.attach_layers(place.digest, "att", [made])
+    asked, review = CosignQuery(identities=_WHO), place.review()
+    ((kind, payload),) = review.statements(place.asked, asked, _KIND, 0)
+    assert (kind, payload["predicate"]) == (_KIND, {"author": "alice"})
+    with pytest.raises(ExpressionFailed, match="not found, found"):
+        review.statements(place.asked, asked, "https://example.com/other", 0)
+    with pytest.raises(ExpressionFailed, match="invalid predicate type"):
+        review.statements(place.asked, asked, "other", 0)
+    ignored = asked._replace(log=_UNLOGGED)
+    with pytest.raises(ExpressionFailed, match="bundle verification failed"):
+        review.statements(place.asked, ignored, _KIND, 0)
+
+
+def _artefact(place: Place, made: notation_rig.Chain, about: bytes = b"") -> None:
+    (manifest,) = notation_rig.refer(
+        place.contents,
+        "app",
+        place.body,
+        (_ARTEFACT, "text/json", b'{"a": 1}'),
+        about=about,
+    )
+    target = notation_rig.payload(digest_of(manifest), len(manifest))
+    envelope = notation_rig.jws(made, target)
+    signature = (notation_rig.SIGNATURE, notation_rig.JWS, envelope)
+    notation_rig.refer(place.contents, "app", manifest, signature)
+
+
+def test_a_signed_artefact(place: Place) -> None:
+    chain, stranger = notation_rig.chain(), notation_rig.chain()
+    _artefact(place, chain)
+    review, asked = place.review(notation_rig.NOW), NotaryQuery(chain.root_pem)
+    digest = review.referrer(place.asked, asked, _ARTEFACT, 0)
+    assert review.document(place.asked, digest, 0) == {"a": 1}
+    other = NotaryQuery(stranger.root_pem)
+    with pytest.raises(ExpressionFailed, match="does not contain any trusted"):
+        review.referrer(place.asked, other, _ARTEFACT, 0)
+    with pytest.raises(ExpressionFailed, match="no attestations found"):
+        review.referrer(place.asked, asked, "sbom/other", 0)
+
+
+def test_a_signed_artefact_about_another_image(place: Place) -> None:
+    """The list of referrers is not signed; upstream believes it."""
+    chain = notation_rig.chain()
+    _artefact(place, chain, about=b"another image")
+    with pytest.raises(ExpressionFailed, match="is not about"):
+        place.review(notation_rig.NOW).referrer(
+            place.asked, NotaryQuery(chain.root_pem), _ARTEFACT, 0
+        )
+
+
+def test_a_failed_read_is_not_repeated_in_a_review(place: Place) -> None:
+    """All policies of a review see one image, or the same failure."""
+    review = place.review()
+    path = ("GET", "/v2/app/manifests/v1")
+    place.contents.once[path] = place.contents.missing(path[1])
+    for _ in range(2):
+        with pytest.raises(ExpressionFailed, match="MANIFEST_UNKNOWN"):
+            review.data(place.asked, 0)
+    assert place.review().data(place.asked, 0)["digest"] == place.digest
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (TufQuery(path="/etc/passwd"), "is not read"),
+        (TufQuery(path="https://x.example/root.json"), "is not read"),
+        (TufQuery("file:///root"), "Failed to initialize TUF client"),
+        (TufQuery("https://x.example", "%%"), "Failed to base64 decode"),
+    ],
+)
+def test_roots_that_are_refused(place: Place, asked: TufQuery, text: str) -> None:
+    trust = PolicyTrust(place.trust, _unreachable)
+    with pytest.raises(ExpressionFailed, match=text):
+        trust.root(asked, is_tenants=False)
+
+
+def test_each_repository_has_its_own_root(place: Place) -> None:
+    trust = PolicyTrust(place.trust, _unreachable)
+    assert trust.root(None, is_tenants=False) is place.trust
+    assert trust.root(TufQuery(), is_tenants=False) is place.trust
+    first = TufQuery("https://a.example")
+    known = trust.root(first, is_tenants=False)
+    assert trust.root(first, is_tenants=False) is known
+    assert trust.root(first, is_tenants=True) is not known
+    for number in range(limits.IMAGE_TRUST_ROOTS_MAX):
+        trust.root(TufQuery(f"https://{number}.example"), is_tenants=False)
+    assert trust.root(first, is_tenants=False) is not known

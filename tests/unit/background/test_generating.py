@@ -1,0 +1,622 @@
+"""GeneratingPolicies: what becomes of generated objects, event by event.
+
+Expected labels and texts are upstream's (pkg/cel/libs/context.go, pkg/event); where
+1.18 deletes and creates again, an update is in place, as in 1.19.
+"""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.namespaces import LiveNamespaces
+from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.program.ports import CelPorts, ClusterData
+from kyverno_mp.settings.settings import Settings
+from tests.unit.background.world import (
+    CONFIG_MAPS,
+    PREFIX,
+    REQUESTS,
+    SECRETS,
+    Term,
+    identity,
+    new_cluster,
+    requests_left,
+    stored,
+    term,
+)
+from tests.unit.cleanup.cluster import held_for
+from tests.unit.kube.fake_api import FakeApi
+
+Json = Any
+CEL = "/apis/policies.kyverno.io/v1beta1"
+OUT = f"{CONFIG_MAPS.format('a')}/out"
+CLONE = f"{SECRETS.format('a')}/source"
+SOURCE = f"{SECRETS.format('z')}/source"
+DATA = """generator.apply(object.metadata.namespace, [{
+  "apiVersion": dyn("v1"), "kind": dyn("ConfigMap"),
+  "metadata": dyn({"name": "out"}),
+  "data": dyn({"from": object.metadata.annotations["value"]})}])"""
+CLONES = """generator.apply(object.metadata.namespace,
+  [resource.get("v1", "secrets", "z", "source")])"""
+UPPER = DATA.replace('"out"', '"other"')
+
+
+@pytest.fixture(autouse=True)
+def cluster(api: FakeApi) -> None:
+    new_cluster(api)
+
+
+def data_of(api: FakeApi) -> ClusterData:
+    client = api.client()
+    kinds = LiveKinds(lambda: None, client)
+    # As if the leader had published them.
+    assert kinds.plural_of("v1", "ConfigMap")
+    objects = LiveObjects(client, kinds)
+    return ClusterData(
+        objects=objects,
+        scopes=objects,
+        cel=CelPorts(
+            resources=LiveResources(lambda: client, kinds.plural_of),
+            own_resources=LiveResources(
+                lambda: client, kinds.plural_of, is_namespaced=True
+            ),
+            namespaces=LiveNamespaces(lambda _name: None, client),
+        ),
+    )
+
+
+def held(api: FakeApi, **changes: Any) -> Any:
+    given = {"settings": Settings(namespace="kyverno"), **changes}
+    return term(api, cluster_data=data_of(api), **given)
+
+
+def policy(  # noqa: PLR0913 - the parts of an object
+    api: FakeApi,
+    *generations: str,
+    name: str = "p",
+    namespace: str = "",
+    generation: int = 1,
+    operations: tuple[str, ...] = ("CREATE", "UPDATE"),
+    sync: bool = True,
+    evaluation: Json = None,
+    **spec: Json,
+) -> Json:
+    """Store a policy on ConfigMaps with the label ``team``."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": list(operations),
+        "resources": ["pods"],
+    }
+    constraints = {
+        "resourceRules": [rule],
+        "objectSelector": {"matchLabels": {"team": "blue"}},
+    }
+    given = {
+        "matchConstraints": constraints,
+        "generate": [{"expression": one} for one in generations or (DATA,)],
+        "evaluation": {"synchronize": {"enabled": sync}, **(evaluation or {})},
+        **spec,
+    }
+    base = f"{CEL}/namespaces/{namespace}/namespaced" if namespace else f"{CEL}/"
+    return api.put(
+        f"{base}generatingpolicies/{name}",
+        apiVersion="policies.kyverno.io/v1beta1",
+        kind="NamespacedGeneratingPolicy" if namespace else "GeneratingPolicy",
+        metadata={"generation": generation},
+        spec=given,
+    )
+
+
+def trigger(
+    api: FakeApi, name: str = "t", *, value: str = "1", team: str = "blue"
+) -> Json:
+    """Store a Pod in namespace ``a``."""
+    return api.put(
+        f"/api/v1/namespaces/a/pods/{name}",
+        apiVersion="v1",
+        kind="Pod",
+        metadata={"labels": {"team": team}, "annotations": {"value": value}},
+    )
+
+
+def request(  # noqa: PLR0913 - the parts of a request
+    api: FakeApi,
+    raw: Json,
+    *,
+    name: str = "ur",
+    policy_name: str = "p",
+    operation: str = "CREATE",
+    deletes: bool = False,
+    carried: bool = False,
+) -> None:
+    """Store an UpdateRequest, as the leader makes one of a recorded review."""
+    review: Json = {
+        "uid": "1",
+        "kind": {"group": "", "version": "v1", "kind": "Pod"},
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "name": raw["metadata"]["name"],
+        "namespace": "a",
+        "operation": operation,
+        "userInfo": {"username": "alice"},
+    }
+    if carried:
+        review["oldObject"] = raw
+    rule = {"rule": "p", "trigger": identity(raw), "deleteDownstream": deletes}
+    api.put(
+        f"{REQUESTS}/{name}",
+        apiVersion="kyverno.io/v2",
+        kind="UpdateRequest",
+        spec={
+            "requestType": "cel-generate",
+            "policy": policy_name,
+            "ruleContext": [rule],
+            "context": {
+                "admissionRequestInfo": {
+                    "operation": operation,
+                    "admissionRequest": review,
+                }
+            },
+        },
+    )
+
+
+def source(api: FakeApi, value: str = "1") -> Json:
+    """Store what policies clone; another object of its kind surrounds it."""
+    return api.put(SOURCE, apiVersion="v1", kind="Secret", data={"from": value})
+
+
+def generated(api: FakeApi, one: Term, **changes: Any) -> Json:
+    """Let a new trigger generate; return it."""
+    raw = trigger(api)
+    request(api, raw, **changes)
+    one.settle()
+    return raw
+
+
+def content(api: FakeApi, path: str = OUT) -> str | None:
+    found = stored(api, path)
+    return None if found is None else found["data"]["from"]
+
+
+def test_an_object_has_upstreams_labels(api: FakeApi) -> None:
+    """Neither this program nor Kyverno would find its objects again."""
+    policy(api)
+    with held(api) as one:
+        raw = generated(api, one)
+        assert requests_left(api) == []
+    made = stored(api, OUT)
+    assert made is not None
+    assert made["data"] == {"from": "1"}
+    assert made["metadata"]["labels"] == {
+        "app.kubernetes.io/managed-by": "kyverno",
+        f"{PREFIX}policy-name": "p",
+        f"{PREFIX}trigger-name": "t",
+        f"{PREFIX}trigger-namespace": "a",
+        f"{PREFIX}trigger-uid": raw["metadata"]["uid"],
+        f"{PREFIX}trigger-kind": "Pod",
+        f"{PREFIX}trigger-group": "",
+        f"{PREFIX}trigger-version": "v1",
+    }
+    notes = one.recorded.notes()
+    assert "Created ConfigMap out as a result of applying policy p/p" in notes
+    regarding = next(
+        event.regarding
+        for event in one.recorded.events
+        if event.action == "Resource Generated"
+    )
+    assert regarding.kind == "GeneratingPolicy"
+    assert regarding.api_version == "policies.kyverno.io/v1beta1"
+
+
+def test_a_clone_names_its_source(api: FakeApi) -> None:
+    """Changes of the source would not reach it; or it would keep what is not its."""
+    raw = source(api)
+    policy(api, CLONES)
+    with held(api) as one:
+        generated(api, one)
+    made = stored(api, CLONE)
+    assert made is not None
+    labels = made["metadata"]["labels"]
+    assert labels[f"{PREFIX}source-uid"] == raw["metadata"]["uid"]
+    assert made["metadata"]["uid"] != raw["metadata"]["uid"]
+    assert made["data"] == {"from": "1"}
+
+
+EDITS: list[tuple[str, Json]] = [
+    ("changed", {"data": {"from": "hand"}}),
+    ("its labels removed", {"metadata": {"labels": {}}}),
+]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize(("_name", "edit"), EDITS, ids=[one[0] for one in EDITS])
+def test_an_object_changed_by_hand(
+    api: FakeApi, _name: str, edit: Json, *, sync: bool
+) -> None:
+    """A synchronised object would stay as others made it; another would not."""
+    policy(api, sync=sync)
+    with held(api) as one:
+        generated(api, one)
+        before = stored(api, OUT)
+        assert before is not None
+        metadata = {**before["metadata"], **edit.get("metadata", {})}
+        api.put(OUT, **{**before, **edit, "metadata": metadata})
+        one.settle()
+        after = stored(api, OUT)
+    assert after is not None
+    if not sync:
+        assert after["data"] == edit.get("data", before["data"])
+        assert after["metadata"]["labels"] == metadata["labels"]
+        return
+    assert after["data"] == before["data"]
+    assert after["metadata"]["labels"] == before["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_an_object_deleted_by_hand(api: FakeApi, *, sync: bool) -> None:
+    """A synchronised object would stay away; another would come back."""
+    policy(api, sync=sync)
+    with held(api) as one:
+        generated(api, one)
+        api.remove(OUT)
+        one.settle()
+    assert content(api) == ("1" if sync else None)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_trigger_that_changes(api: FakeApi, *, sync: bool) -> None:
+    """The object would not follow, or be away for a moment."""
+    policy(api, sync=sync)
+    with held(api) as one:
+        generated(api, one)
+        before = stored(api, OUT)
+        request(api, trigger(api, value="2"), operation="UPDATE")
+        one.settle()
+    after = stored(api, OUT)
+    assert before is not None
+    assert after is not None
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert content(api) == ("2" if sync else "1")
+
+
+def test_an_update_that_the_policy_does_not_list(api: FakeApi) -> None:
+    """What was generated would be lost with a label of its trigger."""
+    policy(api, operations=("CREATE",))
+    with held(api) as one:
+        generated(api, one)
+        request(api, trigger(api, value="2"), operation="UPDATE")
+        one.settle()
+    assert content(api) == "2"
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_trigger_that_no_longer_matches(api: FakeApi, *, sync: bool) -> None:
+    """A synchronised object would stay; another would go."""
+    policy(api, sync=sync)
+    with held(api) as one:
+        generated(api, one)
+        request(api, trigger(api, team="red"), operation="UPDATE")
+        one.settle()
+    assert content(api) == (None if sync else "1")
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_trigger_that_is_deleted(api: FakeApi, *, sync: bool) -> None:
+    """A synchronised object would stay; another would go."""
+    policy(api, sync=sync)
+    with held(api) as one:
+        raw = generated(api, one)
+        api.remove("/api/v1/namespaces/a/pods/t")
+        request(api, raw, operation="DELETE", deletes=True)
+        one.settle()
+    assert content(api) == (None if sync else "1")
+
+
+def test_a_deletion_that_is_not_stored_yet(api: FakeApi) -> None:
+    """An admission comes before its deletion, and others may refuse it."""
+    policy(api)
+    with held(api) as one:
+        raw = generated(api, one)
+        request(api, raw, operation="DELETE", deletes=True)
+        one.settle()
+        assert content(api) == "1"
+        api.remove("/api/v1/namespaces/a/pods/t")
+        one.pass_s(4)
+        assert content(api) is None
+        other = trigger(api, "other")
+        request(api, other, operation="CREATE")
+        one.settle()
+        request(api, other, operation="DELETE", deletes=True)
+        one.pass_s(40)
+    assert content(api) == "1"
+    assert requests_left(api) == []
+
+
+def test_what_a_deletion_has_generated_stays(api: FakeApi) -> None:
+    """The next sync would delete it: its trigger is gone."""
+    expression = DATA.replace("object.", "oldObject.")
+    policy(api, expression, operations=("DELETE",))
+    with held(api) as one:
+        raw = trigger(api)
+        api.remove("/api/v1/namespaces/a/pods/t")
+        request(api, raw, operation="DELETE", carried=True)
+        one.settle()
+        policy(api, expression, operations=("DELETE",), generation=2)
+        one.settle()
+    assert content(api) == "1"
+
+
+def test_the_record_of_generate_rules_is_another(api: FakeApi) -> None:
+    """One record would erase the other, and what goes with its policy would stay."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        one.background.register.add("cluster", "r", [("v1", "Secret")])
+    record = stored(api, f"{CONFIG_MAPS.format('kyverno')}/kyverno-mp-background")
+    assert record is not None
+    assert set(record["data"]) == {"rules.json", "generating-policies.json"}
+
+
+@pytest.mark.parametrize("writes", range(10))
+def test_another_holder_goes_on_wherever_the_lease_was_lost(
+    api: FakeApi, writes: int
+) -> None:
+    """A trigger would be lost with its holder, or its object be left behind."""
+    policy(api, DATA, UPPER)
+    raw = trigger(api)
+    request(api, raw)
+    with held(api, holds_lease=held_for(writes)) as one:
+        one.settle()
+    with held(api) as one:
+        one.settle()
+    other = f"{CONFIG_MAPS.format('a')}/other"
+    assert content(api) == content(api, other) == "1"
+    assert requests_left(api) == []
+    api.remove("/api/v1/namespaces/a/pods/t")
+    request(api, raw, operation="DELETE", deletes=True)
+    with held(api, holds_lease=held_for(writes)) as one:
+        one.settle()
+    with held(api) as one:
+        one.settle()
+    assert content(api) is content(api, other) is None
+    assert requests_left(api) == []
+
+
+def test_a_policy_for_deletions(api: FakeApi) -> None:
+    """A deletion would generate nothing, or for an object that still exists."""
+    expression = DATA.replace("object.", "oldObject.")
+    policy(api, expression, operations=("DELETE",), sync=False)
+    with held(api) as one:
+        raw = trigger(api)
+        request(api, raw, operation="DELETE", carried=True)
+        one.settle()
+        assert content(api) is None
+        api.remove("/api/v1/namespaces/a/pods/t")
+        one.pass_s(4)
+    assert content(api) == "1"
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_source_that_changes_or_goes(api: FakeApi, *, sync: bool) -> None:
+    """Clones would keep what their source no longer has, or follow unasked."""
+    source(api)
+    policy(api, CLONES, sync=sync)
+    with held(api) as one:
+        generated(api, one)
+        source(api, "2")
+        one.settle()
+        assert content(api, CLONE) == ("2" if sync else "1")
+        api.remove(SOURCE)
+        one.settle()
+    assert content(api, CLONE) == (None if sync else "1")
+
+
+def test_a_policy_that_changes(api: FakeApi) -> None:
+    """What it no longer generates would stay, or the new object would be missing."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        policy(api, UPPER, generation=2)
+        one.settle()
+    assert content(api) is None
+    assert content(api, f"{CONFIG_MAPS.format('a')}/other") == "1"
+
+
+ENDS: list[tuple[str, Json, str | None]] = [
+    ("synchronised", {}, None),
+    ("not synchronised", {"sync": False}, "1"),
+    (
+        "to be orphaned",
+        {"evaluation": {"orphanDownstreamOnPolicyDelete": {"enabled": True}}},
+        "1",
+    ),
+]
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize(("_name", "spec", "left"), ENDS, ids=[e[0] for e in ENDS])
+def test_a_policy_that_is_deleted(
+    api: FakeApi, _name: str, spec: Json, left: str | None, *, is_held: bool
+) -> None:
+    """Objects would stay for ever, or go although they should not."""
+    policy(api, **spec)
+    with held(api) as one:
+        generated(api, one)
+        if is_held:
+            api.remove(f"{CEL}/generatingpolicies/p")
+            one.settle()
+    if not is_held:
+        # While nobody holds the lease.
+        api.remove(f"{CEL}/generatingpolicies/p")
+        with held(api) as one:
+            one.settle()
+            one.settle()
+    assert content(api) == left
+
+
+def test_clones_stay_when_their_policy_goes(api: FakeApi) -> None:
+    """KYVERNO: only data goes with its policy."""
+    source(api)
+    policy(api, CLONES)
+    with held(api) as one:
+        generated(api, one)
+        api.remove(f"{CEL}/generatingpolicies/p")
+        one.settle()
+    assert content(api, CLONE) == "1"
+
+
+def test_synchronize_switched_off(api: FakeApi) -> None:
+    """Objects would still follow, or go with their policy."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        policy(api, sync=False, generation=2)
+        one.settle()
+        api.remove(f"{CEL}/generatingpolicies/p")
+        one.settle()
+    assert content(api) == "1"
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_existing_triggers(api: FakeApi, *, existing: bool) -> None:
+    """Triggers that were there before the policy would be left out, or not."""
+    trigger(api)
+    trigger(api, "other", team="red", value="3")
+    policy(api, sync=False, evaluation={"generateExisting": {"enabled": existing}})
+    with held(api) as one:
+        one.settle()
+    assert content(api) == ("1" if existing else None)
+
+
+def test_an_object_of_others_stays_as_it_is(api: FakeApi) -> None:
+    """A policy would take over, and delete, what somebody else made."""
+    api.put(OUT, apiVersion="v1", kind="ConfigMap", data={"from": "hand"})
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        api.remove(f"{CEL}/generatingpolicies/p")
+        one.settle()
+    assert content(api) == "hand"
+
+
+def test_another_replica_writes_nothing(api: FakeApi) -> None:
+    """Each take-over would write every object again."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    before = stored(api, OUT)
+    with held(api) as one:
+        one.settle()
+    assert stored(api, OUT) == before
+
+
+def test_a_replica_that_takes_over_watches(api: FakeApi) -> None:
+    """Changes would be noticed by the replica that generated, and no other."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    with held(api) as one:
+        one.settle()
+        api.remove(OUT)
+        one.settle()
+    assert content(api) == "1"
+
+
+def test_a_namespaced_policy_stays_in_its_namespace(api: FakeApi) -> None:
+    """A tenant would write into another namespace, or the cluster."""
+    elsewhere = DATA.replace("object.metadata.namespace", '"b"', 1)
+    policy(api, elsewhere, namespace="a")
+    with held(api) as one:
+        generated(api, one, policy_name="a/p")
+        (left,) = requests_left(api)
+    failed = stored(api, f"{REQUESTS}/{left}")
+    assert failed is not None
+    assert failed["status"]["state"] == "Failed"
+    text = 'cross-namespace generation denied: policy in "a" cannot generate into "b"'
+    assert text in failed["status"]["message"]
+    assert not api.count("POST .*/configmaps")
+
+
+def test_policies_of_one_name(api: FakeApi) -> None:
+    """The end of one would delete the objects of the other."""
+    policy(api, UPPER, namespace="a")
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        request(api, trigger(api), name="other", policy_name="a/p")
+        one.settle()
+        api.remove(f"{CEL}/generatingpolicies/p")
+        one.settle()
+    assert content(api) is None
+    assert content(api, f"{CONFIG_MAPS.format('a')}/other") == "1"
+
+
+FAILURES: list[tuple[str, str, str]] = [
+    (
+        "an expression",
+        'generator.apply(object.none, [{"a": "b"}])',
+        "no such key: none",
+    ),
+    (
+        "a kind",
+        'generator.apply("a", [{"apiVersion": "no/v1", "kind": "Nothing"}])',
+        'no matches for kind "Nothing" in version "no/v1"',
+    ),
+    (
+        "the scope",
+        'generator.apply("a", [{"apiVersion": "v1", "kind": "Namespace"}])',
+        'a policy scoped to namespace "a" cannot generate cluster-scoped resource',
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("_name", "text", "reason"), FAILURES, ids=[one[0] for one in FAILURES]
+)
+def test_failures_are_told(api: FakeApi, _name: str, text: str, reason: str) -> None:
+    """Nobody would learn why nothing was generated."""
+    policy(api, text)
+    with held(api) as one:
+        generated(api, one)
+    failed = stored(api, f"{REQUESTS}/ur")
+    assert failed is not None
+    assert failed["status"]["state"] == "Failed"
+    assert failed["status"]["message"].startswith("failed to evaluate policy: ")
+    assert reason in failed["status"]["message"]
+    (event,) = one.recorded.events
+    assert event.reason == "PolicyError"
+    assert reason in event.note
+
+
+def test_nothing_is_left_of_a_policy_that_fails_in_part(api: FakeApi) -> None:
+    """A later error would leave some of the objects behind."""
+    policy(api, DATA, "generator.apply(object.none, [])")
+    with held(api) as one:
+        generated(api, one)
+    assert content(api) is None
+
+
+@pytest.mark.parametrize("exempt", [True, False])
+def test_exceptions(api: FakeApi, *, exempt: bool) -> None:
+    """An exempt trigger would generate, or any exception would exempt it."""
+    policy(api)
+    name = "t" if exempt else "x"
+    api.put(
+        f"{CEL}/namespaces/e/policyexceptions/x",
+        spec={
+            "policyRefs": [{"name": "p", "kind": "GeneratingPolicy"}],
+            "matchConditions": [
+                {"name": "c", "expression": f"object.metadata.name == '{name}'"}
+            ],
+        },
+    )
+    settings = Settings(
+        namespace="kyverno", policy_exceptions=True, exception_namespace="*"
+    )
+    with held(api, settings=settings) as one:
+        generated(api, one)
+    assert content(api) == (None if exempt else "1")
+    assert requests_left(api) == []

@@ -1,0 +1,531 @@
+"""Runs of DeletingPolicies against an API server: deletions, status, exceptions.
+
+Expected texts and names are those of upstream 1.18 (pkg/controllers/deleting,
+pkg/event, pkg/metrics); what clean-up policies share is tested in test_policies.py.
+"""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.namespaces import LiveNamespaces
+from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.program.ports import CelPorts, ClusterData
+from kyverno_mp.settings.settings import Settings
+from tests.unit.cleanup.cluster import (
+    CEL,
+    Recorded,
+    condition_of,
+    config_map,
+    controller,
+    deleting,
+    deleting_status,
+    dependencies_of,
+    names,
+    policy,
+    serve_kinds,
+    status_of,
+)
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.queues.turned_clock import TurnedClock
+
+Json = Any
+BUDGET = "kyverno-mp.io/deletion-budget"
+DRY_RUN = "kyverno-mp.io/dry-run"
+EVERYWHERE = Settings(policy_exceptions=True, exception_namespace="*")
+
+
+@pytest.fixture
+def clock() -> TurnedClock:
+    return TurnedClock()
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+def due(api: FakeApi, clock: TurnedClock, recorded: Recorded) -> Any:
+    """Let the controller do the run of the first minute, with changed dependencies."""
+
+    def settle(**changes: Any) -> None:
+        clock.turn(61)
+        given = {"cluster_data": data_of(api), **changes}
+        needs = dependencies_of(api, recorded, clock.clock, **given)
+        with controller(api, needs) as one:
+            one.settle()
+
+    serve_kinds(api)
+    return settle
+
+
+class _Labels:
+    def __init__(self, api: FakeApi) -> None:
+        self._api = api
+
+    def labels(self, namespace: str) -> Json:
+        with self._api.lock:
+            found = self._api.objects.get(("/api/v1", "", "namespaces", namespace))
+        return None if found is None else found["metadata"].get("labels") or {}
+
+
+def data_of(api: FakeApi) -> ClusterData:
+    """Return the ports of the pool, without what its leader publishes."""
+    client = api.client()
+    kinds = LiveKinds(lambda: None, client)
+    # As if the leader had published them.
+    assert kinds.plural_of("v1", "ConfigMap")
+    return ClusterData(
+        namespaces=_Labels(api),
+        objects=LiveObjects(client, kinds),
+        cel=CelPorts(
+            resources=LiveResources(lambda: client, kinds.plural_of),
+            own_resources=LiveResources(
+                lambda: client, kinds.plural_of, is_namespaced=True
+            ),
+            namespaces=LiveNamespaces(lambda _name: None, client),
+        ),
+    )
+
+
+def condition(text: str) -> Json:
+    return [{"name": "c", "expression": text}]
+
+
+def namespace(api: FakeApi, name: str, **labels: str) -> None:
+    api.put(f"/api/v1/namespaces/{name}", metadata={"labels": labels})
+
+
+def constraints(**given: Json) -> Json:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
+    return {"resourceRules": [rule], **given}
+
+
+def test_a_run_deletes_what_matches_when_it_is_due(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Objects would stay, go too early, or go without a trace."""
+    serve_kinds(api)
+    deleting(api, conditions=condition("object.metadata.name != 'kept'"))
+    config_map(api, "one")
+    config_map(api, "kept")
+    config_map(api, "other", plural="secrets")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        clock.turn(59)
+        one.settle()
+        assert names(api) == ["a/kept", "a/one"]
+        clock.turn(1)
+        one.settle()
+        assert names(api) == ["a/kept"]
+        assert names(api, "secrets") == ["a/other"]
+        config_map(api, "two")
+        clock.turn(60)
+        one.settle()
+    assert names(api) == ["a/kept"]
+    status = deleting_status(api)
+    assert status["lastExecutionTime"] == "2026-01-01T00:02:00Z"
+    assert status["conditionStatus"]["ready"] is True
+    (found,) = status["conditionStatus"]["conditions"]
+    assert (found["type"], found["reason"]) == ("CleanedUp", "Succeeded")
+    event = recorded.events[0]
+    assert event.note == "successfully deleted the target resource ConfigMap/a/one"
+    assert (event.reason, event.action) == ("PolicyApplied", "Resource Cleaned Up")
+    assert event.regarding.api_version == "policies.kyverno.io/v1beta1"
+    assert event.regarding.kind == "DeletingPolicy"
+    labels = ("DeletingPolicy", "", "d", "configmaps", "a", "")
+    name = "kyverno_deleting_controller_deletedobjects_total"
+    assert recorded.counts[name, labels] == 2
+    assert recorded.counts[
+        "kyverno_controller_reconcile_total", ("deleting-controller",)
+    ]
+
+
+MATCHES: list[tuple[str, Json, list[str]]] = [
+    ("everything", {}, []),
+    ("an operation, which is ignored", {"operations": ["CREATE"]}, []),
+    (
+        "objects by label",
+        {"matchConstraints": constraints(objectSelector={"matchLabels": {"t": "old"}})},
+        ["a/new", "b/new"],
+    ),
+    (
+        "namespaces by label",
+        {
+            "matchConstraints": constraints(
+                namespaceSelector={"matchLabels": {"env": "test"}}
+            )
+        },
+        ["b/new", "b/old"],
+    ),
+    (
+        "excluded names",
+        {
+            "matchConstraints": constraints(
+                excludeResourceRules=[
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": ["*"],
+                        "resources": ["configmaps"],
+                        "resourceNames": ["old"],
+                    }
+                ]
+            )
+        },
+        ["a/old", "b/old"],
+    ),
+    (
+        "variables in conditions",
+        {
+            "variables": [{"name": "n", "expression": "object.metadata.name"}],
+            "conditions": condition("variables.n == 'old'"),
+        },
+        ["a/new", "b/new"],
+    ),
+    (
+        "the Namespace",
+        {
+            "conditions": condition(
+                "namespaceObject.metadata.labels['env'] == 'test'",
+            )
+        },
+        # The other namespace has no such label: an error keeps the object.
+        ["b/new", "b/old"],
+    ),
+    (
+        "another object",
+        {
+            "conditions": condition(
+                "resource.get('v1', 'secrets', 'a', 'switch').data.on == 'yes'"
+            )
+        },
+        [],
+    ),
+    (
+        "an error",
+        {"conditions": condition("object.data.x == 'y'")},
+        ["a/new", "a/old", "b/new", "b/old"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("_name", "spec", "left"), MATCHES, ids=[m[0] for m in MATCHES]
+)
+def test_constraints_and_conditions(
+    api: FakeApi, due: Any, _name: str, spec: Json, left: list[str]
+) -> None:
+    """Objects would go that the policy does not select, or stay."""
+    spec = dict(spec)
+    operations = spec.pop("operations", None)
+    if operations:
+        spec["matchConstraints"] = constraints()
+        spec["matchConstraints"]["resourceRules"][0]["operations"] = operations
+    deleting(api, **spec)
+    namespace(api, "a", env="test")
+    namespace(api, "b")
+    for place in ("a", "b"):
+        config_map(api, "old", namespace=place, labels={"t": "old"})
+        config_map(api, "new", namespace=place)
+    config_map(api, "switch", plural="secrets", data={"on": "yes"})
+    due()
+    assert names(api) == left
+
+
+def test_a_namespaced_policy_reaches_nothing_outside(api: FakeApi, due: Any) -> None:
+    """A tenant would delete the objects of another, or of the cluster."""
+    deleting(api, namespace="a", resources=("configmaps", "namespaces"))
+    for place in ("a", "b"):
+        namespace(api, place)
+        config_map(api, "one", namespace=place)
+    due()
+    assert names(api) == ["b/one"]
+    assert names(api, "namespaces") == ["/a", "/b"]
+    # Other lists of all namespaces are for TTL labels.
+    assert not api.count(r"GET /api/v1/configmaps\?(?!.*labelSelector)")
+    assert deleting_status(api, namespace="a")["lastExecutionTime"]
+
+
+def test_a_namespaced_policy_reads_its_own_namespace_only(
+    api: FakeApi, due: Any
+) -> None:
+    """A tenant would read the objects of another with the pool's permissions."""
+    text = "resource.get('v1', 'secrets', 'key').data.on == 'yes'"
+    deleting(api, namespace="a", conditions=condition(text))
+    for place in ("a", "b"):
+        config_map(api, "one", namespace=place)
+    config_map(api, "key", namespace="b", plural="secrets", data={"on": "yes"})
+    due()
+    assert names(api) == ["a/one", "b/one"]
+    assert api.count("GET /api/v1/namespaces/a/secrets/key")
+    assert not api.count("GET /api/v1/namespaces/b/secrets")
+
+
+@pytest.mark.parametrize(
+    ("resources", "text"),
+    [
+        (("*",), "clean-up supports no wildcards in resources"),
+        (("pods/status",), "a subresource cannot be deleted"),
+        (("unknowns",), "is not served"),
+    ],
+)
+def test_resources_that_cannot_be_deleted_are_reported(
+    api: FakeApi, due: Any, resources: tuple[str, ...], text: str
+) -> None:
+    """A policy would do nothing, and nobody would know."""
+    deleting(api, resources=resources)
+    config_map(api, "one")
+    due()
+    (found,) = deleting_status(api)["conditionStatus"]["conditions"]
+    assert (found["status"], found["reason"]) == ("False", "Failed")
+    assert text in found["message"]
+    assert names(api) == ["a/one"]
+
+
+def test_a_namespace_that_was_just_labelled_spares_its_objects(
+    api: FakeApi, due: Any
+) -> None:
+    """The leader's copy of a Namespace may be older than a label that spares it."""
+    text = "!('keep' in namespaceObject.metadata.labels)"
+    deleting(api, conditions=condition(text))
+    namespace(api, "a", keep="yes")
+    config_map(api, "one")
+    data = data_of(api)
+    older = {"metadata": {"name": "a", "labels": {}}}
+    ports = data.cel._replace(
+        namespaces=LiveNamespaces(lambda _name: older, api.client())
+    )
+    due(
+        cluster_data=ClusterData(
+            namespaces=data.namespaces, objects=data.objects, cel=ports
+        )
+    )
+    assert names(api) == ["a/one"]
+
+
+def test_deletions_have_the_policys_propagation_and_preconditions(
+    api: FakeApi, due: Any
+) -> None:
+    """Dependents would go, or an object that changed since it was judged."""
+    deleting(api, deletionPropagationPolicy="Orphan")
+    config_map(api, "one")
+    due()
+    ((_, options),) = api.deletions
+    assert options["propagationPolicy"] == "Orphan"
+    assert set(options["preconditions"]) == {"uid", "resourceVersion"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"schedule": "soon"}, "cron"),
+        ({"conditions": condition("object.metadata.name")}, "bool"),
+        ({"matchConstraints": {}}, "resource rule is required"),
+    ],
+)
+def test_a_policy_that_cannot_run_deletes_nothing(
+    api: FakeApi, due: Any, recorded: Recorded, spec: Json, text: str
+) -> None:
+    """Objects would go by a policy that nobody understands."""
+    deleting(api, **spec)
+    config_map(api, "one")
+    due()
+    assert names(api) == ["a/one"]
+    status = deleting_status(api)["conditionStatus"]
+    assert status["ready"] is False
+    assert status["conditions"][0]["reason"] == "Invalid"
+    assert text in status["conditions"][0]["message"]
+    assert [one.reason for one in recorded.events] == ["PolicyError"]
+
+
+def test_dry_run_and_budget(api: FakeApi, due: Any) -> None:
+    """The annotations of clean-up policies would not protect from these."""
+    deleting(api, "dry", annotations={DRY_RUN: "true"})
+    deleting(api, "halted", annotations={BUDGET: "1"})
+    config_map(api, "one")
+    config_map(api, "two")
+    due()
+    assert names(api) == ["a/one", "a/two"]
+    reasons = {
+        name: deleting_status(api, name)["conditionStatus"]["conditions"][0]["reason"]
+        for name in ("dry", "halted")
+    }
+    assert reasons == {"dry": "DryRun", "halted": "BudgetExceeded"}
+
+
+def test_policies_of_both_families_with_one_name(api: FakeApi, due: Any) -> None:
+    """One of them would not run, or would run by the text of the other."""
+    policy(api, "same", match={"any": [{"resources": {"kinds": ["Secret"]}}]})
+    deleting(api, "same")
+    config_map(api, "one")
+    config_map(api, "one", plural="secrets")
+    due()
+    assert names(api) == names(api, "secrets") == []
+    assert condition_of(api, "same")["reason"] == "Succeeded"
+    assert "conditionStatus" not in status_of(api, "same")
+    assert "conditions" not in deleting_status(api, "same")
+
+
+def test_a_run_that_was_interrupted_is_resumed(api: FakeApi, due: Any) -> None:
+    """What a dead holder left would stay until the next run."""
+    running = {
+        "type": "CleanedUp",
+        "status": "False",
+        "reason": "Running",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:01:00Z",
+        "observedGeneration": 1,
+    }
+    deleting(
+        api,
+        schedule="@yearly",
+        status={
+            "lastExecutionTime": "2026-01-01T00:01:00Z",
+            "conditionStatus": {"conditions": [running]},
+        },
+    )
+    config_map(api, "one", created_s=0)
+    config_map(api, "younger", created_s=61)
+    due()
+    assert names(api) == ["a/younger"]
+
+
+def exception(api: FakeApi, name: str = "x", place: str = "e", **spec: Json) -> None:
+    given = {"policyRefs": [{"name": "d", "kind": "DeletingPolicy"}], **spec}
+    api.put(f"{CEL}/namespaces/{place}/policyexceptions/{name}", spec=given)
+
+
+EXEMPTIONS: list[tuple[str, Json, Settings, list[str]]] = [
+    ("for all objects", {}, EVERYWHERE, ["a/old", "a/one"]),
+    (
+        "by a condition",
+        {"matchConditions": condition("object.metadata.name == 'old'")},
+        EVERYWHERE,
+        ["a/old"],
+    ),
+    (
+        "of another policy",
+        {"policyRefs": [{"name": "d", "kind": "ValidatingPolicy"}]},
+        EVERYWHERE,
+        [],
+    ),
+    ("switched off", {}, Settings(), []),
+    (
+        "of a namespace that may have none",
+        {},
+        Settings(policy_exceptions=True, exception_namespace="other"),
+        [],
+    ),
+    ("expired", {"expiresAt": "2025-01-01T00:00:00Z"}, EVERYWHERE, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("_name", "spec", "settings", "left"), EXEMPTIONS, ids=[e[0] for e in EXEMPTIONS]
+)
+def test_exceptions(
+    api: FakeApi, due: Any, _name: str, spec: Json, settings: Settings, left: list[str]
+) -> None:
+    """Exempt objects would go, or an exception would count that must not."""
+    deleting(api)
+    exception(api, **spec)
+    config_map(api, "old")
+    config_map(api, "one")
+    due(settings=settings)
+    assert names(api) == left
+
+
+def test_an_exception_that_calls_out_keeps_everything(api: FakeApi, due: Any) -> None:
+    """Its author would read with the policy's permissions, or objects would go."""
+    deleting(api)
+    text = "resource.get('v1', 'secrets', 'a', 's').data.on == 'yes'"
+    exception(api, matchConditions=condition(text))
+    config_map(api, "one")
+    due(settings=EVERYWHERE)
+    assert names(api) == ["a/one"]
+    assert not api.count("GET .*/namespaces/a/secrets")
+    (found,) = deleting_status(api)["conditionStatus"]["conditions"]
+    assert found["reason"] == "Invalid"
+
+
+def test_a_namespaced_policy_and_the_exceptions_of_others(
+    api: FakeApi, due: Any
+) -> None:
+    """Another tenant would revoke a policy."""
+    deleting(api, namespace="a")
+    deleting(api, namespace="b")
+    refs = [{"name": "d", "kind": "NamespacedDeletingPolicy"}]
+    exception(api, place="b", policyRefs=refs)
+    for place in ("a", "b"):
+        config_map(api, "one", namespace=place)
+    due(settings=EVERYWHERE)
+    assert names(api) == ["b/one"]
+
+
+def test_no_run_while_exceptions_are_not_known(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Exempt objects would go whenever the watch of exceptions is interrupted."""
+    serve_kinds(api)
+    deleting(api)
+    config_map(api, "one")
+    needs = dependencies_of(api, recorded, clock.clock, settings=EVERYWHERE)
+    clock.turn(61)
+    with controller(api, needs) as one:
+        (informer,) = one.cleanup.exceptions.informers
+        informer.stop()
+        informer.failures = 1
+        one.cleanup.controllers.work_due()
+        assert names(api) == ["a/one"]
+        assert not deleting_status(api)
+        informer.failures = 0
+        clock.turn(60)
+        one.cleanup.controllers.work_due()
+    assert names(api) == []
+
+
+def test_an_exception_that_comes_during_a_run_ends_it(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """The rest of the objects would go although they are exempt now."""
+    serve_kinds(api)
+    deleting(api)
+    for number in range(20):
+        config_map(api, f"c{number:02}")
+    needs = dependencies_of(api, recorded, clock.clock, settings=EVERYWHERE)
+    clock.turn(61)
+    with controller(api, needs) as one:
+        done: list[bool] = []
+
+        def change(method: str, _target: str) -> None:
+            if method == "DELETE" and not done:
+                done.append(True)
+                exception(api)
+                one.catch_up()
+
+        api.on_request = change
+        one.cleanup.controllers.work_due()
+        api.on_request = lambda _method, _target: None
+    assert done
+    assert len(names(api)) >= 10
+    (found,) = deleting_status(api)["conditionStatus"]["conditions"]
+    assert found["reason"] == "PolicyChanged"
+
+
+def test_an_installation_without_these_kinds_is_healthy(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """An older installation of Kyverno's CRDs would never be healthy."""
+    serve_kinds(api)
+    needs = dependencies_of(api, recorded, clock.clock)
+    with controller(api, needs) as one:
+        for informer in one.cleanup.deleting.informers:
+            informer.failures = 3
+            informer.last_error = "GET x: HTTP 404: not found"
+        assert one.cleanup.problems() == []
+        informer.last_error = "GET x: HTTP 403: forbidden"
+        assert "namespaceddeletingpolicies" in one.cleanup.problems()[0]
