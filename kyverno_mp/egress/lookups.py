@@ -41,7 +41,7 @@ class Lookups:
     def soon(self, host: str) -> list[str]:
         """Return the addresses, for a caller that knows no deadline.
 
-        Raises: KubeUnavailable (``reach.dns``); what the resolver raises.
+        Raises: KubeUnavailable (``egress.dns``); what the resolver raises.
         """
         try:
             return self(host, time.monotonic_ns() + LOOKUP_S_MAX * 10**9)

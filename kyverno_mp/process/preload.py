@@ -30,6 +30,7 @@ LATE: Final = (
     "kyverno_mp.program.bodies.cel_conditions",
     "kyverno_mp.program.bodies.manifests",
     "kyverno_mp.program.bodies.pod_security",
+    "kyverno_mp.program.context.cel_reads",
     "kyverno_mp.program.images.outcomes",
     "kyverno_mp.values.cron",
 )

@@ -29,7 +29,6 @@ from kyverno_mp.expr.template.nodes import (
 )
 from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.rules import ForEachIR, PatternIR, RuleIR, ValidateIR
-from kyverno_mp.program.context.cel_reads import mark_expressions
 
 _KNOWN: Final = frozenset({"object", "operation"})
 """The parts of the request that a rule may read; every key has the operation."""
@@ -86,6 +85,9 @@ def _cel(cel: CelIR, preconditions: Iterable[NamedExpressionIR], target: Reads) 
     """Mark what the expressions read; the kind in ``object`` is the request's."""
     if cel.params is not None:
         raise ReadsUnknown("params")
+    # PERF: start of the command line: it loads CEL's functions.
+    from kyverno_mp.program.context.cel_reads import mark_expressions
+
     expressions = [one.expression for one in preconditions]
     expressions += [one.expression for one in cel.validations]
     given = Reads()

@@ -1,6 +1,6 @@
 """ClusterPolicies that ``fix`` rewrites decide the recorded reviews as before.
 
-Red here means: a ValidatingPolicy that the command line gives out is not what the
+A failure means: a ValidatingPolicy that the command line gives out is not what the
 ClusterPolicy was, for an object of Kyverno's own tests.
 """
 

@@ -117,7 +117,7 @@ def plane(
 
 @pytest.fixture(scope="module")
 def shared_plane(cluster: Cluster, api: Api) -> ControlPlane:
-    """Give the control plane of all tests, with our CustomResourceDefinitions."""
+    """Return the control plane of all tests, with our CustomResourceDefinitions."""
     if cluster.plane is None:
         pytest.skip("an existing cluster runs a kyverno-mp of its own")
     install_crds(api)
@@ -128,7 +128,7 @@ def shared_plane(cluster: Cluster, api: Api) -> ControlPlane:
 def product(
     shared_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Product]:
-    """Give a running kyverno-mp that the API server calls."""
+    """Yield a running kyverno-mp that the API server calls."""
     running = Product(shared_plane, tmp_path_factory.mktemp("product"))
     running.start()
     try:

@@ -1,7 +1,7 @@
 """A CEL expression comes to the same on an object and on the part that it reads.
 
-Room: tests. The law of expr/cel/reads.py. Red means: a remembered verdict may be that
-of another object.
+Room: tests. The law of expr/cel/reads.py. A failure means: a remembered verdict may be
+that of another object.
 """
 
 from typing import Any, Final
@@ -47,7 +47,7 @@ _THREE: Final = ("({} ? {} : {})", "({} ? {} : {}).a", "({} ? {} : {}).size()")
 
 
 def longer(below: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """Give expressions made of smaller ones."""
+    """Return expressions made of smaller ones."""
     return st.one_of(
         st.builds(str.format, st.sampled_from(_ONE), below),
         st.builds(str.format, st.sampled_from(_TWO), below, below),

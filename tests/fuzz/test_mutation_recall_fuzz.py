@@ -1,6 +1,6 @@
 """The patch cached for one object is what an equal one would get.
 
-Red means: an object gets the patch that was made for another one.
+A failure means: an object gets the patch that was made for another one.
 """
 
 import copy
@@ -288,7 +288,7 @@ def _doubled(place: list[Any]) -> None:
 
 @st.composite
 def _families(draw: st.DrawFn) -> list[Document]:
-    """Give objects of which most are equal but for small differences."""
+    """Draw objects of which most are equal but for small differences."""
     base = draw(_PODS)
     # Only what comes twice is cached; then come those that are almost equal.
     found = [base, base]

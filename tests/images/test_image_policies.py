@@ -1,6 +1,6 @@
 """ImageValidatingPolicies: who may be an attestor, and what an attestation proves.
 
-Red here means: an image counts as signed by somebody who has not signed it.
+A failure means: an image counts as signed by somebody who has not signed it.
 """
 
 import datetime as dt

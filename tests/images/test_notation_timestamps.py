@@ -1,6 +1,6 @@
 """A timestamp of Notation proves when an envelope was signed, and nothing else does.
 
-Red here means: a signature of an expired certificate counts, or somebody chose its
+A failure means: a signature of an expired certificate counts, or somebody chose its
 time.
 """
 

@@ -3,7 +3,7 @@
 Room: expr. Takes: nodes.Node, the places of variables. Gives: marks on Reads, and the
 Found places whose values the result may contain. Next: program/context/cel_reads.py.
 May touch: nothing outside its arguments.
-Source: the CEL language definition; held by tests/fuzz/test_cel_reads_fuzz.py.
+Source: the CEL language definition; checked by tests/fuzz/test_cel_reads_fuzz.py.
 
 The analysis follows places, not values, as jmespath/reads.py does: a field leads to a
 place below, a macro to the place of all elements. Functions and operators read their

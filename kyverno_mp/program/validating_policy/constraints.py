@@ -41,7 +41,7 @@ def is_by_kind(constraints: ConstraintsIR | None) -> bool:
 
 
 def is_selector_free(constraints: ConstraintsIR | None) -> bool:
-    """Return whether one rule without names matches, and nothing else."""
+    """Return whether there is exactly one rule, without names, and it matches."""
     return (
         constraints is not None
         and not _selects(constraints.namespace_selector)

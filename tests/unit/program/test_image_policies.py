@@ -1,6 +1,6 @@
 """ImageValidatingPolicies, from documents to verdicts.
 
-Expected: docs/behaviour/cel 10.4, docs/behaviour/images 8. Red here means: an image
+Expected: docs/behaviour/cel 10.4, docs/behaviour/images 8. A failure means: an image
 passes that no attestor of the policy has signed.
 """
 
