@@ -22,8 +22,10 @@ from kyverno_mp.telemetry.families import MUTATING_RESULTS, VALIDATING_RESULTS
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.route import (
     CEL_WEBHOOKS,
+    GPOL,
     MPOL,
     MUTATE,
+    NGPOL,
     NMPOL,
     NVPOL,
     VALIDATE,
@@ -37,6 +39,8 @@ _WEBHOOK: Final = {
     NVPOL: "ValidatingWebhookConfiguration",
     MPOL: "MutatingWebhookConfiguration",
     NMPOL: "MutatingWebhookConfiguration",
+    GPOL: "ValidatingWebhookConfiguration",
+    NGPOL: "ValidatingWebhookConfiguration",
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _CACHED_MAX: Final = 2048
