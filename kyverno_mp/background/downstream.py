@@ -29,7 +29,7 @@ from kyverno_mp.background.labels import (
     source_selector,
     text_of,
 )
-from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.background.update_request import Place, Trigger
 from kyverno_mp.background.written import REVERTS_AT_ONCE, Written
 from kyverno_mp.errors import (
     ExpressionFailed,
@@ -81,6 +81,11 @@ class Found(NamedTuple):
     uid: str
     version: str
     labels: dict[str, str]
+
+    @property
+    def place(self) -> Place:
+        """Return kind, namespace and name."""
+        return self.resource.kind, *self.key
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -207,6 +212,10 @@ class Downstream:
         version = self._written.version(found.resource, found.key, found.uid)
         return version not in ("", found.version)
 
+    def is_written(self, found: Found) -> bool:
+        """Return whether an object, whatever it is now, was written here."""
+        return bool(self._written.version(found.resource, found.key, found.uid))
+
     def _is_wanted(self, live: Json, raw: Json) -> bool:
         if self._written.is_as_written(live, raw):
             return True
@@ -224,7 +233,7 @@ class Downstream:
         is_contest = reverts == REVERTS_AT_ONCE
         return Done(action, 0.0, is_contest, "" if live is None else last_manager(live))
 
-    def place_of(self, wanted: Generated) -> tuple[str, str, str]:
+    def place_of(self, wanted: Generated) -> Place:
         """Return kind, namespace and name that an object has, or would have.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.

@@ -64,6 +64,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     generation: int = 0
+    creation_timestamp: str = ""
     deletion_timestamp: str = ""
 
 
@@ -107,6 +108,16 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """``name`` or ``namespace/name``, as UpdateRequests name it."""
         return self.stored.name
+
+    def is_older_than(self, trigger: Json) -> bool:
+        """Return whether an object was created after the policy, which lists CREATE."""
+        created = str(trigger["metadata"].get("creationTimestamp") or "")
+        # K8S: times are of UTC, to the second.
+        is_listed = self.assumed_operation == _CREATE
+        return (
+            is_listed
+            and created > _HEAD.decode(self.stored.raw).metadata.creation_timestamp > ""
+        )
 
     @property
     def reads_secrets(self) -> bool:

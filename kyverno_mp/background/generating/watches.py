@@ -156,9 +156,9 @@ class Watches:
         """Return whether an object that was written here has another version now."""
         return self._downstream.is_changed(found)
 
-    def add(self, labels: dict[str, str], *, gone_source: str = "") -> None:
-        """Submit what follows from a change for the trigger that labels name."""
-        owner = owner_of(labels)
+    def add(self, found: Found, *, gone_source: str = "") -> None:
+        """Submit what follows from a change for the trigger that an object names."""
+        owner = owner_of(found.labels)
         if owner is None:
             return
         policy, trigger = owner
@@ -166,6 +166,9 @@ class Watches:
             *(CEL_GENERATE, policy, policy.rpartition("/")[2], trigger),
             synchronizes=True,
             gone_source=gone_source,
+            claims=None
+            if self._downstream.is_written(found)
+            else frozenset((found.place,)),
         )
         if not self._submit(task):
             self._on_dropped(policy)
@@ -197,13 +200,13 @@ class _Watch:
             return
         if before is None:
             if now is not None and now.labels and self._was_ours(key, now):
-                self._watches.add(now.labels)
+                self._watches.add(self._found(key, now))
             return
         is_same = now is not None and now.uid == before.uid
         if before.labels is not None and not (
             now and is_same and self._is_own(key, now)
         ):
-            self._watches.add(before.labels)
+            self._watches.add(self._found(key, before))
         self._source_changed(before.uid, is_gone=not is_same)
 
     def _source_changed(self, uid: str, *, is_gone: bool) -> None:
@@ -211,7 +214,7 @@ class _Watch:
             clone = self._seen.get(key)
             if clone is not None and clone.labels is not None:
                 gone_source = uid if is_gone else ""
-                self._watches.add(clone.labels, gone_source=gone_source)
+                self._watches.add(self._found(key, clone), gone_source=gone_source)
 
     def _remember(self, key: Key, before: _Known | None, now: _Known | None) -> None:
         if before is not None and before.labels is not None:

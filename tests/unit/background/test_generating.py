@@ -620,3 +620,132 @@ def test_exceptions(api: FakeApi, *, exempt: bool) -> None:
         generated(api, one)
     assert content(api) == (None if exempt else "1")
     assert requests_left(api) == []
+
+
+def bait(  # noqa: PLR0913 - the parts of labels
+    api: FakeApi,
+    namespace: str,
+    *,
+    kind: str = "Pod",
+    trigger_namespace: str = "",
+    name: str = "",
+    uid: str = "",
+    policy_namespace: str = "",
+) -> str:
+    """Store an object of somebody else with labels of a policy; return its path."""
+    labels = {
+        "app.kubernetes.io/managed-by": "kyverno",
+        f"{PREFIX}policy-name": "p",
+        f"{PREFIX}trigger-version": "v1",
+        f"{PREFIX}trigger-kind": kind,
+        f"{PREFIX}trigger-namespace": trigger_namespace,
+        f"{PREFIX}trigger-name": name,
+    }
+    if uid:
+        labels[f"{PREFIX}trigger-uid"] = uid
+    if policy_namespace:
+        labels[f"{PREFIX}policy-namespace"] = policy_namespace
+    path = f"{CONFIG_MAPS.format(namespace)}/bait"
+    api.put(path, apiVersion="v1", kind="ConfigMap", metadata={"labels": labels})
+    return path
+
+
+NAMED_BY_LABELS = {
+    "of another namespace": ("Pod", "z"),
+    "of the cluster": ("Namespace", ""),
+    "of the cluster, with a namespace": ("Namespace", "a"),
+}
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+@pytest.mark.parametrize("name", NAMED_BY_LABELS)
+def test_labels_show_a_tenant_no_object_of_others(
+    api: FakeApi, name: str, *, is_event: bool
+) -> None:
+    """A tenant would read a Secret of another namespace by labels of its own."""
+    kind, namespace = NAMED_BY_LABELS[name]
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["*"],
+        "resources": ["pods", "namespaces"],
+    }
+    for path, of in (("namespaces/z", "Namespace"), ("namespaces/z/pods/z", "Pod")):
+        value = {"annotations": {"value": "secret"}}
+        api.put(f"/api/v1/{path}", apiVersion="v1", kind=of, metadata=value)
+    text = DATA.replace("object.metadata.namespace", '"a"')
+    policy(api, text, namespace="a", matchConstraints={"resourceRules": [rule]})
+
+    def lay() -> str:
+        return bait(
+            api,
+            "a",
+            kind=kind,
+            trigger_namespace=namespace,
+            name="z",
+            policy_namespace="a",
+        )
+
+    with held(api) as one:
+        generated(api, one, policy_name="a/p")
+        if is_event:
+            path = lay()
+            one.settle()
+            api.remove(path)
+            one.settle()
+    if not is_event:
+        lay()
+        with held(api) as one:
+            one.settle()
+            one.settle()
+    assert content(api) == "1"
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+def test_labels_make_no_trigger(api: FakeApi, *, is_event: bool) -> None:
+    """A user without any policy would make one generate for what it left alone."""
+    named = DATA.replace('"out"', '"out-" + object.metadata.name')
+    trigger(api, "older")
+    policy(api, named)
+    with held(api) as one:
+        generated(api, one)
+        path = bait(api, "b", trigger_namespace="a", name="older")
+        one.settle()
+        if is_event:
+            api.remove(path)
+            one.settle()
+    if not is_event:
+        with held(api) as one:
+            one.settle()
+            one.settle()
+    made = f"{CONFIG_MAPS.format('a')}/out-"
+    assert content(api, f"{made}t") == "1"
+    assert content(api, f"{made}older") is None
+
+
+@pytest.mark.parametrize("created", ["2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z"])
+def test_a_policy_that_changed_unseen(api: FakeApi, created: str) -> None:
+    """What it no longer generates would stay with every take-over."""
+    raw = policy(api)
+    metadata = {**raw["metadata"], "creationTimestamp": "2026-01-01T00:00:01Z"}
+    path = f"{CEL}/generatingpolicies/p"
+    api.put(path, **{**raw, "metadata": metadata})
+    with held(api) as one:
+        made = generated(api, one)
+    metadata = {**made["metadata"], "creationTimestamp": created}
+    api.put("/api/v1/namespaces/a/pods/t", **{**made, "metadata": metadata})
+    spec = {**raw["spec"], "generate": [{"expression": UPPER}]}
+    metadata = {
+        **raw["metadata"],
+        "generation": 2,
+        "creationTimestamp": "2026-01-01T00:00:01Z",
+    }
+    api.put(path, **{**raw, "metadata": metadata, "spec": spec})
+    with held(api) as one:
+        one.settle()
+        one.settle()
+    is_newer = created.endswith("2Z")
+    # Of an older trigger only labels say that it was one.
+    assert content(api) == (None if is_newer else "1")
+    other = f"{CONFIG_MAPS.format('a')}/other"
+    assert content(api, other) == ("1" if is_newer else None)
