@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import (
     CONTESTED,
@@ -110,12 +112,20 @@ class Generating:
             if task.deletes or task.is_whole or task.synchronizes:
                 return self._delete_all(task, policy, is_known=live is not None)
             return DONE if live is not None else NO_TRIGGER
-        return self._follow(task, policy, live)
+        # Labels may name it in part, and what is written has to name it as a whole.
+        metadata = live["metadata"]
+        trigger = replace(
+            task.trigger,
+            namespace=str(metadata.get("namespace") or ""),
+            name=str(metadata.get("name") or ""),
+            uid=str(metadata.get("uid") or ""),
+        )
+        return self._follow(replace(task, trigger=trigger), policy, live)
 
     def _follow(self, task: Task, policy: ReadyGenerating, live: Json) -> Outcome:
         """Do what is due for a trigger that exists."""
         own = policy.ir.policy.namespace
-        if own and live["metadata"].get("namespace") != own:
+        if own and task.trigger.namespace != own:
             # SAFETY: labels may give an object of the cluster a namespace.
             return DONE
         if task.deletes and task.operation == _DELETE:

@@ -749,3 +749,35 @@ def test_a_policy_that_changed_unseen(api: FakeApi, created: str) -> None:
     assert content(api) == (None if is_newer else "1")
     other = f"{CONFIG_MAPS.format('a')}/other"
     assert content(api, other) == ("1" if is_newer else None)
+
+
+def test_labels_of_two_triggers_delete_nothing(api: FakeApi) -> None:
+    """A user without any policy would have the objects of others deleted."""
+    policy(api)
+    with held(api) as one:
+        raw = generated(api, one)
+        before = stored(api, OUT)
+        uid = raw["metadata"]["uid"]
+        path = bait(api, "b", trigger_namespace="b", name="none", uid=uid)
+        one.settle()
+        api.remove(path)
+        one.settle()
+    assert stored(api, OUT) == before
+    assert not api.count("DELETE .*/namespaces/a/configmaps/out")
+
+
+def test_labels_in_part_change_no_object(api: FakeApi) -> None:
+    """The object would name its trigger in part, and stay when that is deleted."""
+    policy(api)
+    with held(api) as one:
+        raw = generated(api, one)
+        before = stored(api, OUT)
+        path = bait(api, "b", trigger_namespace="a", name="t")
+        one.settle()
+        api.remove(path)
+        one.settle()
+        assert stored(api, OUT) == before
+        api.remove("/api/v1/namespaces/a/pods/t")
+        request(api, raw, operation="DELETE", deletes=True)
+        one.settle()
+    assert stored(api, OUT) is None
