@@ -242,17 +242,24 @@ class Downstream:
         return resource.kind, *key_of(raw)
 
     def find(
-        self, selector: Selector, kinds: Collection[tuple[str, str]] | None
+        self,
+        selector: Selector,
+        kinds: Collection[tuple[str, str]] | None,
+        namespace: str = "",
     ) -> Iterator[Found]:
         """Yield the objects with all these labels. ``kinds`` None: of every kind.
+
+        ``namespace``: the only one to look in, "" = everywhere.
 
         Raises: KubeRefused after the last kind, when a named one cannot be listed;
         other DependencyErrors at once.
         """
         refused: KubeRefused | None = None
         for resource in self._resources(kinds):
+            if namespace and not resource.namespaced:
+                continue
             try:
-                yield from self._listed(resource, selector)
+                yield from self._listed(resource, selector, namespace)
             except KubeRefused as error:
                 refused = error
         if refused is not None and kinds is not None:
@@ -320,7 +327,9 @@ class Downstream:
             if resource is not None:
                 yield resource
 
-    def _listed(self, resource: Resource, selector: Selector) -> list[Found]:
+    def _listed(
+        self, resource: Resource, selector: Selector, namespace: str
+    ) -> list[Found]:
         found: dict[str, Found] = {}
 
         def take(raw: msgspec.Raw) -> None:
@@ -332,7 +341,10 @@ class Downstream:
                 found[head.uid] = one
 
         scope = WatchScope(
-            resource=resource, label_selector=text_of(selector), metadata_only=True
+            resource=resource,
+            namespace=namespace,
+            label_selector=text_of(selector),
+            metadata_only=True,
         )
         # K8S: 404 for a list: the kind was removed, and its objects with it.
         with contextlib.suppress(KubeNotFound):

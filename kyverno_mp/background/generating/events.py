@@ -151,7 +151,7 @@ class GeneratingEvents:
         selector = policy_selector(policy)
         kinds = [(one.api_version, one.kind) for one in entry.kinds]
         with refusals.kept():
-            for found in self._downstream.find(selector, kinds):
+            for found in self._downstream.find(selector, kinds, policy_key(policy)[0]):
                 if found.labels.get(SOURCE_UID):
                     # KYVERNO: clones stay when their policy goes.
                     continue
@@ -182,7 +182,9 @@ class GeneratingEvents:
         entry = self._register.of(ready.name)
         kinds = [(one.api_version, one.kind) for one in entry.kinds]
         with refusals.kept():
-            for one in self._downstream.find(policy_selector(ready.name), kinds):
+            selector = policy_selector(ready.name)
+            namespace = ready.stored.key[0]
+            for one in self._downstream.find(selector, kinds, namespace):
                 owner = owner_of(one.labels)
                 if owner is not None:
                     key = owner[1].key

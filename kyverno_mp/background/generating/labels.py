@@ -31,6 +31,7 @@ from kyverno_mp.program.generate.labels import (
 )
 from kyverno_mp.values.selector import is_label_value
 
+LABEL_PREFIX: Final = "generate.kyverno.io/"
 GENERATED_TEXT: Final = f"{MANAGED_BY}={KYVERNO},{POLICY},!{RULE}"
 """The label selector of everything that GeneratingPolicies generate."""
 

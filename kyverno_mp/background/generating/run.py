@@ -307,7 +307,7 @@ class Generating:
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
         with refusals.kept():
-            for one in self.downstream.find(selector, kinds):
+            for one in self.downstream.find(selector, kinds, policy.stored.key[0]):
                 if is_stale(one):
                     with refusals.kept():
                         if self.downstream.delete(one, selector):

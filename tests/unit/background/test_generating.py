@@ -781,3 +781,44 @@ def test_labels_in_part_change_no_object(api: FakeApi) -> None:
         request(api, raw, operation="DELETE", deletes=True)
         one.settle()
     assert stored(api, OUT) is None
+
+
+LABELS_OF_SOURCES = {
+    "of a generate rule": {"rule-name": "r", "policy-name": "other"},
+    "of a namespaced policy": {"policy-namespace": "z", "source-uid": "x"},
+}
+
+
+@pytest.mark.parametrize("name", LABELS_OF_SOURCES)
+def test_a_clone_is_its_policys_whatever_its_source_was(
+    api: FakeApi, name: str
+) -> None:
+    """A clone would follow nothing, or be the object of a tenant's policy."""
+    raw = source(api)
+    labels = {f"{PREFIX}{key}": one for key, one in LABELS_OF_SOURCES[name].items()}
+    raw = api.put(SOURCE, **{**raw, "metadata": {**raw["metadata"], "labels": labels}})
+    policy(api, CLONES)
+    with held(api) as one:
+        generated(api, one)
+        made = stored(api, CLONE)
+        assert made is not None
+        found = made["metadata"]["labels"]
+        assert found[f"{PREFIX}policy-name"] == "p"
+        assert found[f"{PREFIX}source-uid"] == raw["metadata"]["uid"]
+        assert not {f"{PREFIX}rule-name", f"{PREFIX}policy-namespace"} & found.keys()
+        api.put(SOURCE, **{**raw, "data": {"from": "2"}})
+        one.settle()
+        assert content(api, CLONE) == "2"
+
+
+def test_a_tenants_policy_deletes_in_its_namespace_alone(api: FakeApi) -> None:
+    """What has the labels of a tenant's policy would go with it, wherever it is."""
+    policy(api, UPPER, namespace="a")
+    path = bait(api, "b", trigger_namespace="a", name="t", policy_namespace="a")
+    with held(api) as one:
+        generated(api, one, policy_name="a/p")
+        assert content(api, f"{CONFIG_MAPS.format('a')}/other") == "1"
+        api.remove(f"{CEL}/namespaces/a/namespacedgeneratingpolicies/p")
+        one.settle()
+    assert stored(api, f"{CONFIG_MAPS.format('a')}/other") is None
+    assert stored(api, path) is not None
