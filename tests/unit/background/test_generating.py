@@ -12,6 +12,7 @@ from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.settings.settings import Settings
 from tests.unit.background.world import (
@@ -27,7 +28,7 @@ from tests.unit.background.world import (
     term,
 )
 from tests.unit.cleanup.cluster import held_for
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import FakeApi, wait_for
 
 Json = Any
 CEL = "/apis/policies.kyverno.io/v1beta1"
@@ -822,3 +823,57 @@ def test_a_tenants_policy_deletes_in_its_namespace_alone(api: FakeApi) -> None:
         one.settle()
     assert stored(api, f"{CONFIG_MAPS.format('a')}/other") is None
     assert stored(api, path) is not None
+
+
+def unserved(api: FakeApi, plural: str) -> None:
+    """Answer 404 for a kind, as while its definition is replaced."""
+    for _ in range(1000):
+        api.fault(f"GET .*/{plural}[/?]?.*", 404)
+
+
+def test_a_kind_that_is_not_served_deletes_nothing(api: FakeApi) -> None:
+    """A definition that is replaced would delete all that is synchronised."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    unserved(api, "generatingpolicies")
+    one = Term(api, settings=Settings(namespace="kyverno"), cluster_data=data_of(api))
+    background = one.background
+    policies = background.generating.policies
+    for informer in one.informers:
+        informer.start()
+    try:
+        wait_for(lambda: policies.policies[0].failures > 0)
+        background.adopt()
+        background.policy_controllers.work_due()
+        with pytest.raises(KubeUnavailable):
+            background.generating.events.reconcile("p")
+        with pytest.raises(KubeUnavailable):
+            policies.newest("p")
+        assert content(api) == "1"
+        with api.lock:
+            api.faults.clear()
+        wait_for(lambda: policies.synced)
+        one.settle()
+        assert content(api) == "1"
+    finally:
+        one.stop()
+
+
+def test_a_kind_that_is_never_served_keeps_no_object(api: FakeApi) -> None:
+    """Without the namespaced kind, what deleted policies generated would stay."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    api.remove(f"{CEL}/generatingpolicies/p")
+    unserved(api, "namespacedgeneratingpolicies")
+    one = Term(api, settings=Settings(namespace="kyverno"), cluster_data=data_of(api))
+    for informer in one.informers:
+        informer.start()
+    try:
+        wait_for(lambda: one.background.generating.policies.policies[0].synced)
+        one.background.adopt()
+        one.background.policy_controllers.work_due()
+        assert content(api) is None
+    finally:
+        one.stop()
