@@ -65,6 +65,12 @@ _COMMANDS = {
 }
 """Name -> (module, the line of help): the list is printed without any import."""
 
+_ADVICE = {
+    "kube.unauthorized": "the credentials of the kubeconfig are wrong or have expired",
+    "kube.connection": "the API server that the kubeconfig names cannot be reached",
+}
+"""Code of an error -> what the user can look at."""
+
 _EXAMPLES = (
     Example("Evaluate policies for the objects of a file", "apply policies/ -r a.yaml"),
     Example("Find errors in policies", "lint policies/"),
@@ -157,7 +163,8 @@ def run(arguments: Sequence[str], program: str = PROGRAM) -> int:
         _report(_located(error))
         return INPUT
     except (DependencyError, StateError) as error:
-        _report(_located(error))
+        advice = _ADVICE.get(error.code, "")
+        _report(_located(error) + (f"\n  {advice}" if advice else ""))
         return STATE
     except BrokenPipeError:
         return FAILED

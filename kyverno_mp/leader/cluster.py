@@ -166,7 +166,7 @@ class ClusterPolicies:
 
     def exception_documents(self) -> list[bytes]:
         """Return the cluster's PolicyExceptions of both groups, as JSON."""
-        informers = (*self.informers[2:], *self.cel_informers[2:])
+        informers = (*self.informers[2:], *self.cel_informers[len(CEL_RESOURCES) :])
         return [text for one in informers for text in one.snapshot().values()]
 
     def cel_documents(self) -> list[bytes]:

@@ -19,10 +19,11 @@ from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.leader.compile_cache import CompileOutcome
 from kyverno_mp.leader.compile_document import clip
 from kyverno_mp.leader.exceptions import in_namespace
-from kyverno_mp.leader.servable import NO_POOL, UNSUPPORTED
+from kyverno_mp.leader.servable import NO_POOL, UNSUPPORTED, left_to_api_server
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus
 from kyverno_mp.leader.stored_document import StoredDocument
 from kyverno_mp.policy.cel_policies import MutatingPolicy
+from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.served_cel import decode_served
 from kyverno_mp.policy.validating_policy import CelPolicyException
@@ -52,6 +53,8 @@ def compile_mutating_document(
     )
     if compiled.mutates_existing and not has_background:
         raise PolicyInvalid(UNSUPPORTED, f"mutate existing {NO_POOL}")
+    if document.is_from_cluster() and is_generated(decoded.status):
+        compiled = left_to_api_server(compiled)
     if force_ignore:
         ignoring = msgspec.structs.replace(compiled.policy, failure_policy="Ignore")
         compiled = msgspec.structs.replace(compiled, policy=ignoring)

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 
@@ -47,7 +48,7 @@ def servable(
     return msgspec.structs.replace(compiled, rules=rules), text + _OTHERS
 
 
-_P = TypeVar("_P", CompiledPolicy, ValidatingPolicyIR)
+_P = TypeVar("_P", CompiledPolicy, ValidatingPolicyIR, MutatingPolicyIR)
 
 
 def left_to_api_server(compiled: _P) -> _P:

@@ -33,6 +33,10 @@ from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
 from kyverno_mp.snapshot.control import ControlPage
 from kyverno_mp.snapshot.follow import Follower
+from kyverno_mp.snapshot.generating_policies import (
+    GENERATING_POLICIES,
+    GeneratingPolicySegment,
+)
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
     MutatingPolicySegment,
@@ -109,6 +113,7 @@ class _Published:
         self._policies = _follow(snapshot)
         self._cel_policies = _follow_cel(snapshot)
         self._mutating_policies = _follow_mutating(snapshot)
+        self._generating_policies = _follow_generating(snapshot)
         self._data = data
 
     def policies(self) -> PolicySegment | None:
@@ -119,6 +124,9 @@ class _Published:
 
     def mutating_policies(self) -> MutatingPolicySegment | None:
         return self._mutating_policies.current()
+
+    def generating_policies(self) -> GeneratingPolicySegment | None:
+        return self._generating_policies.current()
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         segment = self._data.segment("namespaces")
@@ -168,6 +176,16 @@ def _follow_mutating(snapshot: Path) -> Follower[MutatingPolicySegment]:
         ControlPage.open(snapshot),
         MUTATING_POLICIES,
         lambda segment, _previous: MutatingPolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_generating(snapshot: Path) -> Follower[GeneratingPolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        GENERATING_POLICIES,
+        lambda segment, _previous: GeneratingPolicySegment(segment),
         on_refused=refused,
     )
 

@@ -3,7 +3,7 @@
 Room: program. Takes: the policies of a plan, the Shape of the object's kind. Gives:
 MutationReads, None if a rule may depend on anything else. Next: mutation_recall.py.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 7; held by tests/fuzz/test_mutation_recall_fuzz.py.
+Source: docs/behaviour/engine 7; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 
 Applies to rules that matched a CREATE without an old object and run by the linked forms
 of their patches. A rule with any construct that is unknown here is not cacheable.

@@ -16,6 +16,7 @@ from kyverno_mp.pool.sinks import EventSink, Metrics
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import Family
@@ -46,6 +47,9 @@ class Published(Protocol):
 
     def mutating_policies(self) -> MutatingPolicySegment | None:
         """Return the newest MutatingPolicies, likewise."""
+
+    def generating_policies(self) -> GeneratingPolicySegment | None:
+        """Return the newest GeneratingPolicies, likewise."""
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         """Return the generation, and what reads a digest of each one's labels."""

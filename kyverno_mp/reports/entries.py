@@ -23,6 +23,8 @@ VALIDATING: Final = "KyvernoValidatingPolicy"
 """Source of the rows of ValidatingPolicy and NamespacedValidatingPolicy."""
 MUTATING: Final = "KyvernoMutatingPolicy"
 """Source of the rows of MutatingPolicy and NamespacedMutatingPolicy."""
+GENERATING: Final = "KyvernoGeneratingPolicy"
+"""Source of the rows of GeneratingPolicy and NamespacedGeneratingPolicy."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of a row's ``result``, in the order of a summary."""
 _WORD: Final = {
@@ -34,12 +36,12 @@ _WORD: Final = {
     "": "",
 }
 _SOURCES: Final = {
-    "GeneratingPolicy": "KyvernoGeneratingPolicy",
+    "GeneratingPolicy": GENERATING,
     "ImageValidatingPolicy": "KyvernoImageValidatingPolicy",
     "NamespacedImageValidatingPolicy": "KyvernoImageValidatingPolicy",
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
     "MutatingPolicy": MUTATING,
-    "NamespacedGeneratingPolicy": "KyvernoGeneratingPolicy",
+    "NamespacedGeneratingPolicy": GENERATING,
     "NamespacedMutatingPolicy": MUTATING,
     "NamespacedValidatingPolicy": VALIDATING,
     "ValidatingAdmissionPolicy": "ValidatingAdmissionPolicy",

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.expr.effects import EFFECT_PURE
-from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -31,9 +31,16 @@ from kyverno_mp.program.cel_policies.scans import is_scanned as is_scanned_mutat
 from kyverno_mp.program.reporting import DISABLED, VALIDATE
 from kyverno_mp.program.validating_policy.scans import is_derived
 from kyverno_mp.program.validating_policy.scans import is_scanned as is_scanned_cel
-from kyverno_mp.reports.entries import KYVERNO, MUTATING, VALIDATING, merge_key_of
+from kyverno_mp.reports.entries import (
+    GENERATING,
+    KYVERNO,
+    MUTATING,
+    VALIDATING,
+    merge_key_of,
+)
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kinds import KindSelector
@@ -100,6 +107,8 @@ class Plan(msgspec.Struct, frozen=True):
     """That of the policies in CEL; 0: they are not known yet."""
     mutating_generation: int = 0
     """That of the MutatingPolicies, likewise."""
+    generating_generation: int = 0
+    """That of the GeneratingPolicies, which are reported, but not scanned."""
     rules: tuple[ScannedRule, ...] = ()
     admission: tuple[ScannedRule, ...] = ()
     """Those of ``rules`` that are policies of the API server itself."""
@@ -141,18 +150,29 @@ class Plan(msgspec.Struct, frozen=True):
         return list(found)
 
 
+class CelSegments(msgspec.Struct, frozen=True):
+    """The policies in CEL; None: not known, and the rows of such stay as they are."""
+
+    validating: CelPolicySegment | None = None
+    mutating: MutatingPolicySegment | None = None
+    generating: GeneratingPolicySegment | None = None
+
+    @property
+    def generations(self) -> tuple[int, int, int]:
+        """Return that of each, 0 where it is not known."""
+        parts = (self.validating, self.mutating, self.generating)
+        first, second, third = (0 if one is None else one.generation for one in parts)
+        return first, second, third
+
+
 def plan_of(
     segment: PolicySegment,
     types: Iterable[str],
-    admission: tuple[ScannedRule, ...] = (),
-    unknown: frozenset[str] = frozenset(),
-    cel: CelPolicySegment | None = None,
-    mutating: MutatingPolicySegment | None = None,
+    admission: tuple[ScannedRule, ...],
+    unknown: frozenset[str],
+    in_cel: CelSegments,
 ) -> Plan:
-    """Return the plan. ``types``: the types of rules that are scanned, and MUTATING.
-
-    Without ``cel`` or ``mutating``, the rows of such policies stay as they are.
-    """
+    """Return the plan. ``types``: the types of rules that are scanned, and MUTATING."""
     scanned: list[ScannedRule] = list(admission)
     derived = {one.key for one in admission}
     live = set(derived)
@@ -169,8 +189,12 @@ def plan_of(
             if rule.name not in policy.review_rules:
                 derived.add(key)
     of_cel = (
-        (VALIDATING, cel, _validating_rules(cel, wanted)),
-        (MUTATING, mutating, _mutating_rules(mutating, wanted)),
+        (
+            VALIDATING,
+            in_cel.validating,
+            _validating_rules(in_cel.validating, wanted),
+        ),
+        (MUTATING, in_cel.mutating, _mutating_rules(in_cel.mutating, wanted)),
     )
     for source, known, rules in of_cel:
         if known is None:
@@ -182,10 +206,16 @@ def plan_of(
                 references[source, _name_of(one.policy)] = one.policy
             if is_own:
                 derived.add(one.key)
+    if in_cel.generating is None:
+        unknown |= {GENERATING}
+    else:
+        live |= _generating_keys(in_cel.generating)
+    generations = in_cel.generations
     return Plan(
         generation=segment.generation,
-        cel_generation=0 if cel is None else cel.generation,
-        mutating_generation=0 if mutating is None else mutating.generation,
+        cel_generation=generations[0],
+        mutating_generation=generations[1],
+        generating_generation=generations[2],
         rules=tuple(scanned),
         admission=admission,
         derived=frozenset(derived),
@@ -218,6 +248,14 @@ def _mutating_rules(
         yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
 
 
+def _generating_keys(segment: GeneratingPolicySegment) -> set[bytes]:
+    """Return the keys of the rows of GeneratingPolicies."""
+    return {
+        key_of_names(merge_key_of(ir.policy, ""))
+        for ir in generating_policies_of(segment)
+    }
+
+
 def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
     """Yield all rules with their policies."""
     for position in range(segment.policy_count):
@@ -238,6 +276,16 @@ def mutating_policies_of(segment: MutatingPolicySegment) -> Iterator[MutatingPol
     """Yield the MutatingPolicies that are reported."""
     for position in range(segment.policy_count):
         ir = segment.mutating_policy(position)
+        if not is_disabled(ir.policy):
+            yield ir
+
+
+def generating_policies_of(
+    segment: GeneratingPolicySegment,
+) -> Iterator[GeneratingPolicyIR]:
+    """Yield the GeneratingPolicies that are reported."""
+    for position in range(segment.policy_count):
+        ir = segment.generating_policy(position)
         if not is_disabled(ir.policy):
             yield ir
 

@@ -39,7 +39,13 @@ from kyverno_mp.reports.entries import MUTATING, Subject
 from kyverno_mp.reports.feed import Feed
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
-from kyverno_mp.reports.plan import Plan, ScannedRule, plan_of, signature_of
+from kyverno_mp.reports.plan import (
+    CelSegments,
+    Plan,
+    ScannedRule,
+    plan_of,
+    signature_of,
+)
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.watches import KindWatch
 from kyverno_mp.reports.writer import Writer, is_outdated
@@ -176,21 +182,24 @@ class Scan:
         if self._is_waiting():
             return
         # After the policies: what the leader published before them is there.
-        cel = self._dependencies.published.cel_policies()
-        cel_generation = 0 if cel is None else cel.generation
-        mutating = self._dependencies.published.mutating_policies()
-        mutating_generation = 0 if mutating is None else mutating.generation
-        is_current = (segment.generation, cel_generation, mutating_generation) == (
+        published = self._dependencies.published
+        in_cel = CelSegments(
+            published.cel_policies(),
+            published.mutating_policies(),
+            published.generating_policies(),
+        )
+        is_current = (segment.generation, *in_cel.generations) == (
             self.plan.generation,
             self.plan.cel_generation,
             self.plan.mutating_generation,
+            self.plan.generating_generation,
         )
         if is_current and not served_changed and not self.admission.has_changed:
             return
         # Before the rules: a kind that becomes known meanwhile keeps its rows.
         unknown = self.admission.unknown
         rules = self.admission.rules()
-        plan = plan_of(segment, self._types(), rules, unknown, cel, mutating)
+        plan = plan_of(segment, self._types(), rules, unknown, in_cel)
         wanted = {
             (one.group, one.plural): one
             for one in self._kinds.of(plan.selectors, plan.named)

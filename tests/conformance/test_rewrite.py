@@ -17,7 +17,7 @@ from kyverno_mp.admission.decode import decode as decode_review
 from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
-from kyverno_mp.errors import InputError, RequestInvalid
+from kyverno_mp.errors import RequestInvalid
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
 from tests.conformance.place import ABSENT, PRESENT, ROOT
@@ -27,6 +27,7 @@ _SAMPLES = Path(__file__).resolve().parents[2] / "config/samples/policies"
 _REWRITTEN_MIN = 30
 """As many recorded policies as are rewritten: fewer mean that something is refused."""
 _REVIEWS_MIN = 300
+_SAMPLES_MIN = 13
 
 
 @cache
@@ -46,10 +47,16 @@ def rewritten_in(policies: list[Json]) -> Iterator[Pair]:
     for raw in policies:
         if raw.get("kind") != "ClusterPolicy":
             continue
-        found = rewrite(raw)
+        found = known_rewrite(json.dumps(raw))
         assert not found.differences, found
         if found.document is not None:
             yield pairs_of(raw, found)
+
+
+@cache
+def known_rewrite(text: str) -> Rewrite:
+    """Policies are recorded in several cases."""
+    return rewrite(json.loads(text))
 
 
 @pytest.mark.timeout(600)
@@ -76,27 +83,12 @@ def test_recorded_reviews_are_decided_as_before() -> None:
     assert reviews >= _REVIEWS_MIN
 
 
-@pytest.mark.parametrize(
-    "path", sorted(_SAMPLES.glob("*.yaml")), ids=lambda one: one.stem
-)
-def test_samples_are_rewritten_or_refused(path: Path) -> None:
-    for raw in yaml.safe_load_all(path.read_text()):
-        found = rewrite(raw)
-        assert not found.differences
-        assert (found.document is None) == bool(found.reason)
-
-
-def test_what_is_given_out_is_valid() -> None:
-    """An InputError would be raised: the pair compiles what was rewritten."""
+def test_samples_are_rewritten_or_refused() -> None:
     count = 0
     for path in sorted(_SAMPLES.glob("*.yaml")):
         for raw in yaml.safe_load_all(path.read_text()):
             found = rewrite(raw)
-            if found.document is None:
-                continue
-            try:
-                pairs_of(raw, found)
-            except InputError as error:
-                pytest.fail(f"{path}: {error}")
-            count += 1
-    assert count >= 13
+            assert not found.differences, path
+            assert (found.document is None) == bool(found.reason), path
+            count += found.document is not None
+    assert count >= _SAMPLES_MIN

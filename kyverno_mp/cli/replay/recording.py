@@ -87,10 +87,13 @@ class Recording:
                 try:
                     data = stream.readline(RECORDING_LINE_BYTES_MAX + 1)
                 except EOFError:
-                    # A file that is still written, or whose worker was killed.
-                    self._note(
-                        file, "is truncated; the reviews before the cut are used"
+                    # A worker writes it, or was killed.
+                    state = (
+                        "not complete yet"
+                        if file.name.endswith(OPEN_SUFFIX)
+                        else "truncated"
                     )
+                    self._note(file, f"is {state}; its complete lines are used")
                     return
                 except (zlib.error, gzip.BadGzipFile) as error:
                     raise _wrong(file, f"is damaged: {error}", number) from error

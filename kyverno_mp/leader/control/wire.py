@@ -148,7 +148,7 @@ def _listen(shared: Dependencies) -> list[Informer[Any]]:
     policies = followed.policies
     for informer in policies.policy_informers:
         informer.on_change(adds(keys.CHANGED_POLICIES))
-    for exceptions in (*policies.informers[2:], *policies.cel_informers[2:]):
+    for exceptions in (*policies.informers[2:], *policies.cel_informers[-1:]):
         exceptions.on_change(adds(keys.GENERATED))
     followed.configuration.on_change(adds(keys.CONFIGURATION))
     followed.context.on_state(adds(keys.ENTRIES))

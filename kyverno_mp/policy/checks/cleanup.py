@@ -8,10 +8,9 @@ Source: docs/behaviour/controllers 7; Kyverno api/kyverno/v2/cleanup_policy_type
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.policy.cel_policies import DeletingPolicy
 from kyverno_mp.policy.checks.exception import check_no_user_info
 from kyverno_mp.policy.checks.rule import check_block
 from kyverno_mp.policy.checks.spec import NAME_BYTES_MAX
@@ -32,6 +31,10 @@ from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.budget import budget_problem
 from kyverno_mp.values.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
+
+if TYPE_CHECKING:
+    # PERF: the start of the command line.
+    from kyverno_mp.policy.cel_policies import DeletingPolicy
 
 _SOME_YEAR_S: Final = 1767225600
 """2026: every five years from here have a 29 February."""
@@ -125,7 +128,7 @@ def _namespaces_of(
 
 
 def run_warnings(
-    document: CleanupPolicy | ClusterCleanupPolicy | DeletingPolicy,
+    document: "CleanupPolicy | ClusterCleanupPolicy | DeletingPolicy",
 ) -> Iterator[str]:
     """Return why a policy that is accepted will not run; its status says it, too."""
     from kyverno_mp.values.cron import parse_schedule

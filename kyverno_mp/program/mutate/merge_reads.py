@@ -5,7 +5,7 @@ patch; the Shape of the object's kind. Gives: marks on Reads, the places it writ
 Next: program/mutation_reads.
 May touch: nothing outside its arguments.
 Source: program/mutate/merge_link and values/json_additions, whose steps these marks
-follow; held by tests/fuzz/test_mutation_recall_fuzz.py.
+follow; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 
 Marking too much is always correct. A patch with a feature that merge_link leaves to the
 general algorithm may be marked wrongly: program/mutation_recall never uses its result.

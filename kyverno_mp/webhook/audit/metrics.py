@@ -26,9 +26,11 @@ from kyverno_mp.telemetry.families import (
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.route import (
     CEL_WEBHOOKS,
+    GPOL,
     IVPOL,
     MPOL,
     MUTATE,
+    NGPOL,
     NIVPOL,
     NMPOL,
     NVPOL,
@@ -43,6 +45,8 @@ _WEBHOOK: Final = {
     NVPOL: "ValidatingWebhookConfiguration",
     MPOL: "MutatingWebhookConfiguration",
     NMPOL: "MutatingWebhookConfiguration",
+    GPOL: "ValidatingWebhookConfiguration",
+    NGPOL: "ValidatingWebhookConfiguration",
     IVPOL: "ValidatingWebhookConfiguration",
     NIVPOL: "ValidatingWebhookConfiguration",
 }

@@ -59,6 +59,21 @@ def test_a_misspelt_kubeconfig_is_named(
     assert f"KUBECONFIG={tmp_path / 'none'} does not exist" in done.err
 
 
+def test_a_cluster_that_does_not_answer(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(LATEST_POLICY)
+    (tmp_path / "config").write_text(
+        """
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]
+contexts: [{name: c, context: {cluster: c}}]
+current-context: c
+"""
+    )
+    kubeconfig = ("--kubeconfig", tmp_path / "config")
+    done = command("apply", tmp_path / "policy.yaml", "--cluster", *kubeconfig)
+    assert done.code == 3
+    assert "the API server that the kubeconfig names cannot be reached" in done.err
+
+
 def test_bench_counts_in_english(command: Command, tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(LATEST_POLICY)
     (tmp_path / "pod.yaml").write_text(pod("a"))

@@ -14,6 +14,7 @@ from kyverno_mp.admission.decode import decode as decode_review
 from kyverno_mp.cli.fix import to_validating
 from kyverno_mp.cli.fix.rewrite.inputs import reviews
 from kyverno_mp.cli.fix.rewrite.match import Resource
+from kyverno_mp.cli.fix.rewrite.policy import rewritten
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import rewrite
 from kyverno_mp.limits import REWRITE_INPUTS_MAX
@@ -262,6 +263,7 @@ def test_actions_labels_and_settings_are_kept() -> None:
         "spec": {**raw["spec"], "failurePolicy": "Ignore", "background": False},
     }
     found = rewrite(raw).document
+    assert found is not None
     assert found["metadata"] == {
         "name": "p",
         "labels": {"l": "m"},
@@ -279,10 +281,11 @@ def test_a_difference_withholds_the_policy(
     monkeypatch: pytest.MonkeyPatch, command: Command, tmp_path: Path
 ) -> None:
     """As if the rewriting had a defect: nothing is written; the request is shown."""
-    original = to_validating.rewritten
+    original = rewritten
 
     def wrong(given: ClusterPolicy) -> Json:
         found = original(given)
+        assert found is not None
         found["spec"]["validations"][0]["expression"] = "true"
         return found
 

@@ -541,7 +541,7 @@ def test_a_segment_that_is_still_written(scene: Scene) -> None:
     file = scene.policies("p", needs_label("p", "app"))
     done = scene.replay(file, "-o", "json")
     assert json.loads(done.out)["requests"] == 2
-    assert "is truncated; the reviews before the cut are used" in done.err
+    assert "is not complete yet; its complete lines are used" in done.err
 
 
 def _header(version: int = 1) -> bytes:

@@ -278,7 +278,7 @@ def test_exceptions_count_only_where_the_operator_allows_them(
         kind="PolicyException",
         spec={"policyRefs": [{"name": "v", "kind": "ValidatingPolicy"}]},
     )
-    wait_for(lambda: len(leader.policies.cel_informers[2]) == 1)
+    wait_for(lambda: len(leader.policies.cel_informers[-1]) == 1)
     leader.pass_s(11)
     assert leader.at(OF_VALIDATING)["spec"] == spec
 

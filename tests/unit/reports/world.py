@@ -11,15 +11,17 @@ import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_index import (
+    encode_generating_policy,
     encode_mutating_policy,
     encode_validating_policy,
 )
+from kyverno_mp.compiler.cel_policies import compile_generating_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
 from kyverno_mp.compiler.validating_policy import compile_validating_policy
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
-from kyverno_mp.policy.cel_policies import MutatingPolicy
+from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
@@ -38,6 +40,10 @@ from kyverno_mp.reports.evaluator import BatchEvaluator
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.generating_policies import (
+    GENERATING_POLICIES,
+    GeneratingPolicySegment,
+)
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
     MutatingPolicySegment,
@@ -64,6 +70,7 @@ class World:
         self.segment: PolicySegment | None = None
         self.cel: CelPolicySegment | None = None
         self.mutating: MutatingPolicySegment | None = None
+        self.generating: GeneratingPolicySegment | None = None
         self.labels: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         self.labels_at = 1
         self.data: tuple[int, ...] = (1,)
@@ -75,6 +82,7 @@ class World:
         of_cel = [one for one in given if is_validating_policy(one)]
         self._serve_cel(of_cel)
         self._serve_mutating([one for one in given if is_served(one)])
+        self._serve_generating([one for one in given if is_served(one)])
         found = [examine(one).document for one in exceptions if one not in of_cel]
         known = [one for one in found if isinstance(one, PolicyException)]
         assert len(known) == len(found)
@@ -122,6 +130,21 @@ class World:
         segment = Segment.from_bytes(content, MUTATING_POLICIES)
         self.mutating = MutatingPolicySegment(segment)
 
+    def _serve_generating(self, raws: list[Json]) -> None:
+        found = [decode_served(raw) for raw in raws]
+        content = PoliciesWriter().encode(
+            [
+                encode_generating_policy(compile_generating_policy(one, ()))
+                for one in found
+                if isinstance(one, GeneratingPolicy)
+            ],
+            generation=self.generation,
+            salt=bytes(16),
+            segment=GENERATING_POLICIES,
+        )
+        segment = Segment.from_bytes(content, GENERATING_POLICIES)
+        self.generating = GeneratingPolicySegment(segment)
+
     def label(self, namespace: str, **labels: str) -> None:
         """Publish labels of a namespace."""
         self.labels[namespace] = labels
@@ -135,6 +158,9 @@ class World:
 
     def mutating_policies(self) -> MutatingPolicySegment | None:
         return self.mutating
+
+    def generating_policies(self) -> GeneratingPolicySegment | None:
+        return self.generating
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         return self.labels_at, lambda: {

@@ -15,7 +15,7 @@ from kyverno_mp.telemetry.families import ADMISSION, ERRORS, HTTP, RESULTS
 from kyverno_mp.telemetry.page import Page
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.audit.metrics import PageRecords
-from kyverno_mp.webhook.route import MUTATE, VALIDATE
+from kyverno_mp.webhook.route import CEL_WEBHOOKS, MUTATE, VALIDATE
 from tests.unit.webhook.stub import response
 
 REQUEST = {
@@ -92,3 +92,14 @@ def test_what_another_thread_counts_is_counted_by_the_owner(
     late = threading.Thread(target=slow_review)
     late.start()
     late.join()
+
+
+@pytest.mark.parametrize("webhook", sorted({VALIDATE, MUTATE, *CEL_WEBHOOKS}))
+def test_reviews_of_every_webhook_are_counted(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop, webhook: str
+) -> None:
+    """A webhook that is left out answers every review with an internal error."""
+    records = PageRecords(Recorder(Page.claim(tmp_path, "webhook"), 100), loop)
+    request = decode(json.dumps({"request": REQUEST}).encode())
+    records.review(request, webhook, [], allowed=True, seconds=0.01)
+    assert len(merge(views(tmp_path))[ADMISSION]) == 1
