@@ -113,7 +113,8 @@ def unserved(
         return ""
     if isinstance(policy, AnyCelPolicy):
         return f"{raw['apiVersion']} {raw['kind']}"
-    has_mode = isinstance(policy, AnyValidatingPolicy | ImageValidatingPolicy)
-    if has_mode and policy.mode == JSON_MODE:
+    if isinstance(policy, CelPolicyException):
+        return ""
+    if policy.mode == JSON_MODE:
         return "policies of evaluation mode JSON"
     return ""

@@ -34,6 +34,7 @@ from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.images import served_images
+from kyverno_mp.webhook.policy_review import PolicyReview, ReviewOptions
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
@@ -52,7 +53,9 @@ from tests.unit.webhook.test_cel_policies import (
 SIGNED = "images.containers.all(i, verifyImageSignatures(i, [attestors.us]) > 0)"
 IS_SIGNED = {"expression": SIGNED, "message": "not signed"}
 USER = {
-    "expression": "images.containers.all(i, getImageData(i).ConfigData.Config.User == '1000')",
+    "expression": (
+        "images.containers.all(i, getImageData(i).ConfigData.Config.User == '1000')"
+    ),
     "message": "no user",
 }
 LATER_NS = 2**62
@@ -397,7 +400,9 @@ def test_a_namespaced_policy_reads_without_the_operators_credentials(
         settings, None, secrets.read, lambda _event: None, lambda _event: None
     )
     shows = {"expression": "getImageData(images.containers[0]).Digest != ''"}
-    own = {"credentials": {"secrets": ["pull"]}} if names_secret else {}
+    own: dict[str, Any] = {}
+    if names_secret:
+        own = {"credentials": {"secrets": ["pull"]}}
     found = compiled(policy("p", shows, namespace=namespace, **own))
     server = Server(found, tmp_path, served.policies)
     path = "/nivpol-keys/a/p" if namespace else "/ivpol/validate/p"
@@ -407,3 +412,36 @@ def test_a_namespaced_policy_reads_without_the_operators_credentials(
         assert "reads registries without credentials" in message(response)
     else:
         assert response["allowed"] is True
+
+
+def created(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer when the policy is created."""
+    group, _, version = raw["apiVersion"].partition("/")
+    request = {
+        "uid": "u",
+        "kind": {"group": group, "version": version, "kind": raw["kind"]},
+        "resource": {"group": group, "version": version, "resource": ""},
+        "operation": "CREATE",
+        "name": raw["metadata"]["name"],
+        "namespace": raw["metadata"].get("namespace", ""),
+        "userInfo": {"username": "kim"},
+        "object": raw,
+    }
+    body = json.dumps({"kind": "AdmissionReview", "request": request}).encode()
+    answer = PolicyReview(ReviewOptions()).answer("/policyvalidate", body)
+    response: dict[str, Any] = json.loads(answer)["response"]
+    return response
+
+
+def test_policies_are_reviewed_with_upstreams_texts() -> None:
+    assert created(policy())["allowed"] is True
+    text = message(created(policy("p", {"expression": "1 + 1"})))
+    assert text == (
+        'spec.validations[0].expression: Invalid value: "1 + 1":'
+        " output is expected to be of type bool"
+    )
+    calls = {"expression": 'http.Get("http://x") == "y"'}
+    assert "allowHTTPInNamespacedPolicies" in message(
+        created(policy("p", calls, namespace="a"))
+    )
+    assert created(policy("p", calls))["allowed"] is True

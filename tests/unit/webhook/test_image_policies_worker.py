@@ -6,6 +6,7 @@ A failure means: the leader publishes what no worker follows, or counts it elsew
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.unit.webhook.test_image_policies import policy
 
 NEVER = {"expression": "false", "message": "never"}
 ALWAYS = {"expression": "true"}
-NO_IMAGE = {"matchImageReferences": [{"glob": "example.com/none"}]}
+NO_IMAGE: dict[str, Any] = {"matchImageReferences": [{"glob": "example.com/none"}]}
 
 
 @pytest.fixture
