@@ -187,12 +187,14 @@ class Scan:
             published.cel_policies(),
             published.mutating_policies(),
             published.generating_policies(),
+            published.image_policies(),
         )
         is_current = (segment.generation, *in_cel.generations) == (
             self.plan.generation,
             self.plan.cel_generation,
             self.plan.mutating_generation,
             self.plan.generating_generation,
+            self.plan.image_generation,
         )
         if is_current and not served_changed and not self.admission.has_changed:
             return
