@@ -124,6 +124,17 @@ class Plan(msgspec.Struct, frozen=True):
     references: Mapping[tuple[str, str], Reference] = {}
     """The policies that are scanned, by source and policy of a row."""
 
+    @property
+    def generations(self) -> tuple[int, ...]:
+        """Those of all segments, as CelSegments orders them."""
+        return (
+            self.generation,
+            self.cel_generation,
+            self.mutating_generation,
+            self.generating_generation,
+            self.image_generation,
+        )
+
     def of(self, resource: Resource) -> list[ScannedRule]:
         """Return the rules that may match a resource."""
         return [rule for rule in self.rules if rule.may_match(resource)]
