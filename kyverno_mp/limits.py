@@ -704,6 +704,11 @@ at once for as long as it took, at most so long: else each of them holds a threa
 IMAGE_TRUST_RETRY_S = 60
 """Time for which a failure to read a TUF repository is remembered."""
 
+IMAGE_POLICY_BYTES_MAX = 16 * 1024 * 1024
+"""Manifests and configurations of all images that ImageValidatingPolicies read for one
+review, which keeps them until it ends: an image has some 50 KiB. Who creates a Pod
+chooses the images and their registries."""
+
 LAYOUT_ENTRIES_MAX = 1000
 """Entries of one OCI image layout, each of which is read to find what refers to an
 image: with signatures and attestations of some hundred images."""

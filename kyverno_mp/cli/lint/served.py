@@ -111,8 +111,10 @@ def unserved(
     """Return what the server does not evaluate about a document, "" for nothing."""
     if isinstance(policy, MutatingPolicy):
         return ""
-    if isinstance(policy, AnyCelPolicy | ImageValidatingPolicy):
+    if isinstance(policy, AnyCelPolicy):
         return f"{raw['apiVersion']} {raw['kind']}"
-    if isinstance(policy, AnyValidatingPolicy) and policy.mode == JSON_MODE:
+    if isinstance(policy, CelPolicyException):
+        return ""
+    if policy.mode == JSON_MODE:
         return "policies of evaluation mode JSON"
     return ""

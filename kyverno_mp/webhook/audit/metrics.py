@@ -18,14 +18,20 @@ from typing import Final
 from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
-from kyverno_mp.telemetry.families import MUTATING_RESULTS, VALIDATING_RESULTS
+from kyverno_mp.telemetry.families import (
+    IMAGE_POLICY_RESULTS,
+    MUTATING_RESULTS,
+    VALIDATING_RESULTS,
+)
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.route import (
     CEL_WEBHOOKS,
     GPOL,
+    IVPOL,
     MPOL,
     MUTATE,
     NGPOL,
+    NIVPOL,
     NMPOL,
     NVPOL,
     VALIDATE,
@@ -41,6 +47,8 @@ _WEBHOOK: Final = {
     NMPOL: "MutatingWebhookConfiguration",
     GPOL: "ValidatingWebhookConfiguration",
     NGPOL: "ValidatingWebhookConfiguration",
+    IVPOL: "ValidatingWebhookConfiguration",
+    NIVPOL: "ValidatingWebhookConfiguration",
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _CACHED_MAX: Final = 2048
@@ -112,6 +120,8 @@ class PageRecords:
         if responses:
             if webhook in (MPOL, NMPOL):
                 self._cel_mutations(request, responses, seconds)
+            elif webhook in (IVPOL, NIVPOL):
+                self._cel_images(request, responses, seconds)
             elif webhook in CEL_WEBHOOKS:
                 self._cel_results(request, responses, seconds)
             else:
@@ -158,6 +168,14 @@ class PageRecords:
                 response.results[0].status,
             )
             self._mutations.observe(labels, share)
+
+    def _cel_images(
+        self, request: Request, responses: Sequence[PolicyResponse], seconds: float
+    ) -> None:
+        share = seconds / len(responses)
+        observe = self._recorder.series(IMAGE_POLICY_RESULTS).observe
+        for response in responses:
+            observe(_cel_labels(request, response), share)
 
     def _results(
         self,
