@@ -17,7 +17,7 @@ from kyverno_mp.leader.servable import (
     missing_feature,
     servable,
 )
-from kyverno_mp.policy.cel_policies import AnyCelPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_policies import AnyCelPolicy
 from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.validating_policy import (
     JSON_MODE,
@@ -106,14 +106,9 @@ def unserved(
     | AnyCelPolicy
     | ImageValidatingPolicy
     | CelPolicyException,
-    raw: Json,
 ) -> str:
     """Return what the server does not evaluate about a document, "" for nothing."""
-    if isinstance(policy, MutatingPolicy):
-        return ""
-    if isinstance(policy, AnyCelPolicy):
-        return f"{raw['apiVersion']} {raw['kind']}"
-    if isinstance(policy, CelPolicyException):
+    if isinstance(policy, AnyCelPolicy | CelPolicyException):
         return ""
     if policy.mode == JSON_MODE:
         return "policies of evaluation mode JSON"
