@@ -7,6 +7,8 @@ Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.
 
 Only objects whose labels name the policy and the rule are deleted, each with the uid
 and the version that was seen, so that an object whose labels changed stays.
+
+Over 400 lines: what reads and what writes generated objects share what was written.
 """
 
 import contextlib
