@@ -124,11 +124,12 @@ class GeneratingEvents:
         refusals.tell()
 
     def _record(self, ready: ReadyGenerating) -> None:
-        """Record whether objects go with the policy; the kinds stay."""
+        """Record whether objects go with the policy; the kinds stay.
+
+        Also while it does not synchronise: it may again.
+        """
         known = self._register.of(ready.name)
-        if not ready.ir.synchronizes:
-            self._register.record(ready.name, None)
-        elif known.kinds:
+        if known.kinds:
             entry = Entry(ready.deletes_with_policy, known.kinds)
             self._register.record(ready.name, entry)
 

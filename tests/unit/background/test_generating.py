@@ -877,3 +877,20 @@ def test_a_kind_that_is_never_served_keeps_no_object(api: FakeApi) -> None:
         assert content(api) is None
     finally:
         one.stop()
+
+
+def test_synchronize_switched_off_and_on(api: FakeApi) -> None:
+    """Objects from before would follow no change, and stay without their policy."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        policy(api, sync=False, generation=2)
+        one.settle()
+        policy(api, generation=3)
+        one.settle()
+        api.remove(OUT)
+        one.settle()
+        assert content(api) == "1"
+        api.remove(f"{CEL}/generatingpolicies/p")
+        one.settle()
+    assert content(api) is None
