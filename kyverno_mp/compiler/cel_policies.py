@@ -117,7 +117,7 @@ def compile_generating_with(
         exceptions=tuple(attached),
         generates_existing=evaluation is not None
         and opted_in(evaluation.generate_existing),
-        synchronizes=evaluation is not None and opted_in(evaluation.synchronize),
+        synchronizes=is_synchronized(document),
         orphans_downstream=evaluation is not None
         and opted_in(evaluation.orphan_downstream_on_policy_delete),
         effects=effects_of((conditions, variables, generations, attached)),
@@ -212,6 +212,12 @@ def refuse(builder: Builder, document: AnyCelPolicy) -> None:
     if builder.problems:
         unique = list(dict.fromkeys(builder.problems))
         raise DocumentInvalid(unique, Where(policy=key_of(document)))
+
+
+def is_synchronized(policy: GeneratingPolicy) -> bool:
+    """Return whether what it generated follows its triggers."""
+    evaluation = policy.spec.evaluation
+    return evaluation is not None and opted_in(evaluation.synchronize)
 
 
 def opted_in(switch: Enabled | None) -> bool:
