@@ -8,6 +8,7 @@ Source: docs/behaviour/cli 2, 3 (7), 5, 7, 21.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -26,7 +27,13 @@ from kyverno_mp.cli.cluster.resources import (
     resources_of,
 )
 from kyverno_mp.cli.cluster.spool import Spool
-from kyverno_mp.cli.sources.compiled import compile_admission, compile_all, compile_cel
+from kyverno_mp.cli.sources.compiled import (
+    compile_admission,
+    compile_all,
+    compile_cel,
+    compile_images,
+    compile_others,
+)
 from kyverno_mp.cli.sources.policies import PolicySet
 from kyverno_mp.cli.sources.resources import Location, load_resources
 from kyverno_mp.kube.discovery import Directory, Discovery
@@ -99,6 +106,11 @@ def _resources(directory: Directory, policies: PolicySet) -> list[Resource]:
     constraints = [one.constraints for one in compile_admission(policies)]
     for cel in compile_cel(policies, (), compiled):
         constraints += [body.constraints for body in cel.bodies]
+    for image in compile_images(policies, (), compiled):
+        constraints += [body.constraints for body in image.bodies]
+    for other in compile_others(policies, (), compiled):
+        bodies: tuple[Any, ...] = getattr(other, "bodies", (other,))
+        constraints += [body.constraints for body in bodies]
     return resources_of(kinds_of(compiled), constraints, directory)
 
 

@@ -326,3 +326,42 @@ def test_without_any_cluster(
         done = command(*arguments)
         assert done.code != 0
         assert "no kubeconfig" in done.err
+
+
+GENERATES = """
+apiVersion: policies.kyverno.io/v1
+kind: GeneratingPolicy
+metadata: {name: g}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE]}
+  generate:
+  - expression: >-
+      generator.apply(object.metadata.namespace, [{"apiVersion": dyn("v1"),
+      "kind": dyn("ConfigMap"), "metadata": dyn({"name": "made"})}])
+"""
+MUTATES = """
+apiVersion: policies.kyverno.io/v1
+kind: MutatingPolicy
+metadata: {name: m}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [pods], operations: [CREATE]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: 'Object{metadata: Object.metadata{labels: {"made": "x"}}}'
+"""
+
+
+@pytest.mark.parametrize("policy", [GENERATES, MUTATES])
+def test_every_policy_in_cel_gets_the_objects_of_the_cluster(
+    api: FakeApi, apply: Any, policy: str
+) -> None:
+    """A policy would be told to do nothing in a cluster in which it does."""
+    put_pods(api, 2)
+    done = apply("", policy=policy)
+    assert "Applying 1 policy rule(s) to 2 resource(s)" in done.out
+    assert "made" in done.out
