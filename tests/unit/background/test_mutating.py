@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.leader.triggers.document import document_of
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.triggers import CEL_MUTATE, Triggered
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.triggers.sink import record_of
 from tests.unit.background.world import (
     CONFIG_MAPS,
     SECRETS,
@@ -197,6 +201,52 @@ def test_request_is_that_of_the_trigger(api: FakeApi) -> None:
         _run(api, one)
         wanted = {"kept": "yes", "by": "kim", "of": "t", "at": "target"}
         assert _labels(api) == wanted
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_trigger_without_a_name_yet(api: FakeApi, count: int) -> None:
+    """Pods of a ReplicaSet: a mutating webhook sees neither their name nor uid."""
+    _policy(
+        api,
+        "Object{metadata: Object.metadata{labels: Object.metadata.labels{"
+        "of: request.object.metadata.generateName}}}",
+    )
+    stored_requests = [
+        _of_nameless(f"uid-of-review-{number}") for number in range(count)
+    ]
+    assert len({one["metadata"]["name"] for one in stored_requests}) == count
+    with term(api) as one:
+        for document in stored_requests:
+            api.put(f"{_REQUESTS}/{document['metadata']['name']}", **document)
+        one.settle()
+        assert _labels(api) == {"kept": "yes", "of": "web-"}
+        assert requests_left(api) == []
+        assert api.count("GET /api/v1/namespaces/a/secrets") == 0
+
+
+def _of_nameless(uid: str) -> Json:
+    """Return the UpdateRequest of a review, as the leader writes it."""
+    metadata = {"namespace": "a", "generateName": "web-"}
+    raw = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+    review = {
+        "uid": uid,
+        "kind": {"group": "", "version": "v1", "kind": "Secret"},
+        "resource": {"group": "", "version": "v1", "resource": "secrets"},
+        "namespace": "a",
+        "operation": "CREATE",
+        "userInfo": {"username": "kim"},
+        "object": raw,
+    }
+    request = Request(
+        operation="CREATE",
+        version="v1",
+        kind="Secret",
+        namespace="a",
+        object=raw,
+        review_request=review,
+    )
+    record = record_of(request, [Triggered(CEL_MUTATE, "p", ())], 1)
+    return document_of(record, record.wanted[0], "kyverno")
 
 
 def test_conditions_are_for_the_trigger(api: FakeApi) -> None:
