@@ -144,6 +144,17 @@ def test_a_run_deletes_what_matches_when_it_is_due(
     ]
 
 
+def _old(operations: list[str] | None) -> Json:
+    """Return a rule that excludes ConfigMaps by name."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["configmaps"],
+        "resourceNames": ["old"],
+    }
+    return rule if operations is None else {**rule, "operations": operations}
+
+
 MATCHES: list[tuple[str, Json, list[str]]] = [
     ("everything", {}, []),
     ("an operation, which is ignored", {"operations": ["CREATE"]}, []),
@@ -161,22 +172,13 @@ MATCHES: list[tuple[str, Json, list[str]]] = [
         },
         ["b/new", "b/old"],
     ),
-    (
-        "excluded names",
-        {
-            "matchConstraints": constraints(
-                excludeResourceRules=[
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["*"],
-                        "resources": ["configmaps"],
-                        "resourceNames": ["old"],
-                    }
-                ]
-            )
-        },
-        ["a/old", "b/old"],
+    *(
+        (
+            f"excluded names, of operations {listed}",
+            {"matchConstraints": constraints(excludeResourceRules=[_old(listed)])},
+            ["a/old", "b/old"],
+        )
+        for listed in (["*"], ["DELETE"], ["CREATE", "UPDATE"], [], None)
     ),
     (
         "variables in conditions",
