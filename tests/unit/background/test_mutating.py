@@ -397,6 +397,40 @@ def test_a_policy_that_is_gone_is_no_failure(api: FakeApi) -> None:
         assert requests_left(api) == []
 
 
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+@pytest.mark.parametrize("plural", ["mutatingpolicies", "policyexceptions"])
+@pytest.mark.parametrize("is_defined", [True, False])
+def test_a_kind_that_is_not_served_is_waited_for(
+    api: FakeApi, plural: str, *, is_defined: bool
+) -> None:
+    """A trigger would be dropped as done, or an exempt target would be changed."""
+    _policy(api)
+    if is_defined:
+        api.put(
+            f"{_DEFINITIONS}/{plural}.policies.kyverno.io",
+            apiVersion="apiextensions.k8s.io/v1",
+            kind="CustomResourceDefinition",
+            metadata={},
+        )
+    settings = Settings(
+        namespace="kyverno", policy_exceptions=True, exception_namespace="*"
+    )
+    with term(api, settings=settings) as one:
+        # A policy is read by its name, then listed; exceptions are listed.
+        times = 1 if plural == "policyexceptions" else 2
+        api.fault(f"GET .*v1beta1/{plural}(?!.*watch)", *[404] * times)
+        _run(api, one)
+        if is_defined:
+            assert requests_left(api) == ["ur"]
+            assert "c" not in _labels(api)
+            one.pass_s(60.0)
+        assert requests_left(api) == []
+        is_done = is_defined or plural == "policyexceptions"
+        assert ("c" in _labels(api)) is is_done
+
+
 def test_a_trigger_that_is_not_stored_is_waited_for(api: FakeApi) -> None:
     _policy(api)
     raw = _trigger(api)

@@ -490,6 +490,34 @@ def test_no_run_while_exceptions_are_not_known(
     assert names(api) == []
 
 
+@pytest.mark.parametrize("is_defined", [True, False])
+def test_exceptions_whose_kind_is_not_served(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded, *, is_defined: bool
+) -> None:
+    """Exempt objects would go while the definition is replaced: it answers 404."""
+    serve_kinds(api)
+    deleting(api)
+    config_map(api, "one")
+    if is_defined:
+        api.put(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            "/policyexceptions.policies.kyverno.io",
+            apiVersion="apiextensions.k8s.io/v1",
+            kind="CustomResourceDefinition",
+            metadata={},
+        )
+    settings = Settings(policy_exceptions=True, exception_namespace="kyverno")
+    needs = dependencies_of(api, recorded, clock.clock, settings=settings)
+    clock.turn(61)
+    with controller(api, needs) as one:
+        (informer,) = one.cleanup.exceptions.informers
+        informer.stop()
+        informer.failures = 1
+        informer.last_error = "GET x: HTTP 404: not found"
+        one.cleanup.controllers.work_due()
+    assert names(api) == (["a/one"] if is_defined else [])
+
+
 def test_an_exception_that_comes_during_a_run_ends_it(
     api: FakeApi, clock: TurnedClock, recorded: Recorded
 ) -> None:
