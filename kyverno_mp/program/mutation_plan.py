@@ -116,7 +116,7 @@ class _Prepared:
         """Indexes of the policies that may make an external call."""
         self.reads_namespace = any(
             reads_namespace(policy, rule.ir)
-            for policy, listed in everything
+            for policy, listed in (*everything, *earlier)
             for rule in listed
         )
         self._recall: MutationRecall | None = None
