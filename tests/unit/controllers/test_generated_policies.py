@@ -338,6 +338,9 @@ PODS = {"any": [filtered("Pod")]}
 SELECTOR = {"matchLabels": {"x": "y"}}
 USERS = ": Roles / ClusterRoles / Subjects in `any/all` is not applicable."
 NAMES = ": wildcards in resource name is not applicable."
+EXCLUDED = (
+    ": NamespaceSelector / ObjectSelector in the exclude block is not applicable."
+)
 OVERRIDE = {"action": "Audit", "namespaces": ["a"]}
 SELECTED = {"action": "Audit", "namespaceSelector": SELECTOR}
 REASONS: list[tuple[ClusterPolicy, str]] = [
@@ -387,15 +390,19 @@ REASONS: list[tuple[ClusterPolicy, str]] = [
             " match block are not applicable."
         ),
     ),
-    (
-        cluster_policy(PODS, {"any": [filtered("Pod", selector=SELECTOR)]}),
-        ": NamespaceSelector / ObjectSelector in the exclude block is not applicable.",
-    ),
+    (cluster_policy(PODS, {"any": [filtered("Pod", selector=SELECTOR)]}), EXCLUDED),
     (
         cluster_policy(PODS, {"any": [filtered("Pod", namespaces=["a"])]}),
         ": excluding a resource within a namespace is not applicable.",
     ),
     # What upstream would translate into something else.
+    (cluster_policy(PODS, {"resources": {"selector": SELECTOR}}), EXCLUDED),
+    (cluster_policy(PODS, filtered("Pod", selector=SELECTOR)), EXCLUDED),
+    (cluster_policy(PODS, filtered("Pod", namespaceSelector=SELECTOR)), EXCLUDED),
+    (
+        cluster_policy(PODS, filtered(namespaces=["a"], namespaceSelector=SELECTOR)),
+        EXCLUDED,
+    ),
     (cluster_policy(PODS, spec_admission=False), ": admission is set to false."),
     (
         cluster_policy(PODS, spec_validationFailureActionOverrides=[SELECTED]),
