@@ -37,11 +37,14 @@ from kyverno_mp.controllers.admission_policies.plans import (
     pairs_of,
 )
 from kyverno_mp.controllers.told import Told
-from kyverno_mp.errors import KubeConflict, KubeRefused
+from kyverno_mp.errors import DependencyError, KubeConflict, KubeRefused
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.kube.lease import Election
-from kyverno_mp.limits import GENERATED_POLICY_WRITES_MAX
+from kyverno_mp.limits import (
+    GENERATED_POLICY_FAILURES_MAX,
+    GENERATED_POLICY_WRITES_MAX,
+)
 from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Result
@@ -111,6 +114,10 @@ class AdmissionPolicyController:
         self._term = 0
         self._read_s: float | None = None
         self._told: dict[_Name, Told] = {}
+        self._announced: dict[_Name, Told] = {}
+        """What ``told`` returned when ``on_told`` was last called."""
+        self._failed: set[_Name] = set()
+        """Policies whose last write failed; the others go first."""
         self._written_s: dict[_Name, tuple[Generated, float]] = {}
         """When both objects of a policy were first as wanted."""
         self._refused: dict[_Name, tuple[Generated, float, Told]] = {}
@@ -163,22 +170,52 @@ class AdmissionPolicyController:
         wanted = any(plan.kind for _, plan in plans)
         self._read(pairs, wanted=wanted)
         self._drop({_name_of(one) for one in sources})
-        before, left, waits = dict(self._told), GENERATED_POLICY_WRITES_MAX, False
-        for policy, plan in plans:
-            if left == 0:
-                waits = True
-                break
-            try:
-                left -= self._one(policy, plan, pairs)
-            except _Waits:
-                waits = True
-        if self._told != before:
-            self._count()
-            self.told_count += 1
-            self._inputs.on_told()
+        try:
+            waits, failure = self._each(plans, pairs)
+        finally:
+            self._announce()
+        if failure is not None:
+            raise failure
         if waits:
             return Result(retry=True)
         return Result(after_s=_RESYNC_S) if wanted or len(self._objects) else Result()
+
+    def _each(
+        self, plans: list[tuple[Source, Generated]], pairs: Mapping[str, Pair]
+    ) -> tuple[bool, DependencyError | None]:
+        """Converge the policies one by one; return whether some wait, and a failure.
+
+        A policy that fails does not keep the others from their turn. Raises: LeaseLost.
+        """
+        left, failures = GENERATED_POLICY_WRITES_MAX, GENERATED_POLICY_FAILURES_MAX
+        waits, failure = False, None
+        for policy, plan in sorted(plans, key=self._has_failed):
+            if left == 0 or failures == 0:
+                return True, failure
+            name = _name_of(policy)
+            try:
+                left -= self._one(policy, plan, pairs)
+                self._failed.discard(name)
+            except _Waits:
+                waits = True
+                self._failed.discard(name)
+            except DependencyError as error:
+                failure = failure or error
+                failures -= 1
+                self._failed.add(name)
+        return waits, failure
+
+    def _has_failed(self, one: tuple[Source, Generated]) -> bool:
+        return _name_of(one[0]) in self._failed
+
+    def _announce(self) -> None:
+        """Have the statuses tell what they do not yet."""
+        if self._told == self._announced:
+            return
+        self._announced = dict(self._told)
+        self._count()
+        self.told_count += 1
+        self._inputs.on_told()
 
     def _count(self) -> None:
         found = dict.fromkeys((VALIDATING, MUTATING), 0)
@@ -207,6 +244,7 @@ class AdmissionPolicyController:
         for known in kept:
             for name in known.keys() - names:
                 del known[name]
+        self._failed &= names
 
     def _one(self, policy: Source, plan: Generated, pairs: Mapping[str, Pair]) -> bool:
         """Converge one policy; return whether something may have been written.
