@@ -58,6 +58,7 @@ _FOLLOW_S: Final = 1.0
 """A replica without the lease checks again after this time."""
 _LOADED_S: Final = 3.0
 """K8S: an API server compiles changed policies once a second."""
+_REPLACED: Final = "skip generating {}: it was deleted, and is generated again."
 _AGAIN_S: Final = 60.0
 """A policy that the API server refuses is offered again after this time."""
 _FORBIDDEN: Final = "insufficient permissions to generate {}"
@@ -120,6 +121,8 @@ class AdmissionPolicyController:
         """Policies whose last write failed; the others go first."""
         self._written_s: dict[_Name, tuple[Generated, float]] = {}
         """When both objects of a policy were first as wanted."""
+        self._replaced_s: dict[_Name, tuple[Source, float]] = {}
+        """Since when the webhook enforces a policy whose objects are to go."""
         self._refused: dict[_Name, tuple[Generated, float, Told]] = {}
         self._counts: Mapping[str, int] = {}
         self.told_count = 0
@@ -156,6 +159,7 @@ class AdmissionPolicyController:
         self._objects.forget()
         self._read_s = None
         self._told, self._written_s, self._refused = {}, {}, {}
+        self._replaced_s = {}
 
     def _converge(
         self, sources: list[Source], directory: Directory, pairs: Mapping[str, Pair]
@@ -239,7 +243,7 @@ class AdmissionPolicyController:
 
     def _drop(self, names: set[_Name]) -> None:
         kept: tuple[dict[_Name, Any], ...] = (
-            *(self._told, self._written_s, self._refused),
+            *(self._told, self._written_s, self._refused, self._replaced_s),
         )
         for known in kept:
             for name in known.keys() - names:
@@ -261,6 +265,8 @@ class AdmissionPolicyController:
         if not plan.kind:
             self._told[name] = Told(generated=False, message=plan.message)
             return self._remove(policy, pairs)
+        self._replaced_s.pop(name, None)
+        self._miss(policy, plan, pairs[plan.kind])
         try:
             is_written = self._write(plan, pairs[plan.kind])
         except (KubeRefused, Foreign) as error:
@@ -273,6 +279,15 @@ class AdmissionPolicyController:
             raise _Waits from None
         self._loaded(policy, plan)
         return is_written
+
+    def _miss(self, policy: Source, plan: Generated, pair: Pair) -> None:
+        """Have the webhook enforce a policy of which an object is missing."""
+        known = self._told.get(_name_of(policy))
+        told = is_generated(policy.status) if known is None else known.generated
+        if told and not self._objects.has_both(pair, names_of(policy)[1]):
+            text = _REPLACED.format(plan.kind)
+            self._told[_name_of(policy)] = Told(generated=False, message=text)
+            self._written_s.pop(_name_of(policy), None)
 
     def _write(self, plan: Generated, pair: Pair) -> bool:
         parts = (
@@ -307,13 +322,23 @@ class AdmissionPolicyController:
             self._report(policy, plan)
 
     def _remove(self, policy: Source, pairs: Mapping[str, Pair]) -> bool:
-        """Delete the objects once the policy is enforced without them."""
+        """Delete the objects once the policy is enforced without them.
+
+        K8S: API servers load a changed webhook configuration some time later, too.
+        """
         kind, name = names_of(policy)
         self._written_s.pop(_name_of(policy), None)
+        since = self._replaced_s.pop(_name_of(policy), None)
         pair = pairs.get(kind)
         if pair is None or not self._objects.has(pair, name):
             return False
         if is_generated(policy.status) or not self._inputs.in_force(policy):
+            raise _Waits
+        now_s = self._clock.monotonic_s()
+        if since is None or since[0] is not policy:
+            since = policy, now_s
+        self._replaced_s[_name_of(policy)] = since
+        if now_s - since[1] < _LOADED_S:
             raise _Waits
         try:
             self._objects.delete(pair, name)

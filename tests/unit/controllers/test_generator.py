@@ -204,3 +204,73 @@ def test_policies_whose_writes_fail_do_not_starve_the_others(rig: Rig) -> None:
     for name in (*bad, "z"):
         found = rig.api.objects[f"/apis/{GROUP}/v1", "", POLICY, f"cpol-{name}"]
         assert found["spec"]["validations"][0]["message"] == "other"
+
+
+def test_objects_go_when_api_servers_have_loaded_the_webhook(rig: Rig) -> None:
+    rig.settle("a")
+    rig.policies = [policy("a", asks=False)]
+    rig.in_force = False
+    rig.run(after_s=10)
+    rig.in_force = True
+    rig.run()
+    rig.run(after_s=2.9)
+    assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
+    # It lagged again: the time begins anew.
+    rig.in_force = False
+    rig.run()
+    rig.in_force = True
+    rig.run(after_s=1)
+    assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
+    rig.run(after_s=3)
+    assert names(rig.api) == set()
+
+
+OWNER = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "uid": "u"}
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [],
+        [{**OWNER, "name": "other"}],
+        [{**OWNER, "kind": "ValidatingPolicy", "name": "a"}],
+        [{**OWNER, "kind": "ConfigMap", "name": "a"}],
+    ],
+)
+def test_objects_of_others_with_the_label_stay(rig: Rig, owners: Json) -> None:
+    label = {"app.kubernetes.io/managed-by": "kyverno"}
+    metadata = {"labels": label, "ownerReferences": owners}
+    rig.api.put(f"{POLICIES}/cpol-a", metadata=metadata, spec={"x": 1})
+    rig.policies = [policy("a", asks=False)]
+    for _ in range(3):
+        rig.run(after_s=10)
+    assert names(rig.api) == {"cpol-a"}
+    rig.policies = [policy("a")]
+    rig.run(after_s=10)
+    found = rig.told("a")
+    assert found is not None
+    assert "Kyverno did not generate it" in found.message
+    assert rig.api.count("(PUT|DELETE) ") == 0
+
+
+@pytest.mark.parametrize("gone", ["policies/cpol-a", "policybindings/cpol-a-binding"])
+def test_the_webhook_enforces_a_policy_whose_objects_were_deleted(
+    rig: Rig, gone: str
+) -> None:
+    rig.settle("a")
+    rig.api.remove(f"/apis/{GROUP}/v1/validatingadmission{gone}")
+    told = rig.announced
+    rig.run(after_s=10)
+    assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
+    found = rig.told("a")
+    assert found is not None
+    assert not found.generated
+    assert "generated again" in found.message
+    assert rig.announced == told + 1
+    rig.policies = [policy("a")]
+    rig.run()
+    rig.run(after_s=2.9)
+    assert rig.told("a") == found
+    rig.run(after_s=0.2)
+    assert rig.told("a") == Told(generated=True)
+    assert rig.announced == told + 2
