@@ -190,6 +190,15 @@ def test_actions_of_the_binding(more: Json, expected: list[str]) -> None:
     assert found.binding["spec"]["validationActions"] == expected
 
 
+@pytest.mark.parametrize("given", ["Ignore", "Fail"])
+def test_a_failure_policy_is_not_copied(given: str) -> None:
+    found = made(
+        cluster_policy({"any": [filtered("Secret")]}, spec_failurePolicy=given)
+    )
+    assert found.policy is not None
+    assert found.policy["spec"]["failurePolicy"] == "Fail"
+
+
 def test_parameters_conditions_and_variables_are_copied() -> None:
     cel = {
         "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
