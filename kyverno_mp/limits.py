@@ -459,6 +459,11 @@ RECALL_MUTATION_STEPS_MAX = 10_000
 with its key, and the steps in which the rules run once more before it is cached: 5 ms
 of a 20 ms slice. A full cache is cleared."""
 
+RECALL_READS_STEPS_MAX = 20_000
+"""Steps in which a worker computes what the mutate rules of a plan read: 5 ms, 2000
+keys or 200 variables. It does so in the event loop, at the first review of a kind.
+Patches of larger plans are not cached; running these once more would take as long."""
+
 RECALL_REVIEW_BYTES_MAX = 64 * 1024
 """Larger reviews are always evaluated: Pods are smaller, and no client can make a
 worker encode megabytes of JSON only for a cache miss."""
