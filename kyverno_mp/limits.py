@@ -1041,6 +1041,10 @@ GENERATED_POLICY_WRITES_MAX = 50
 """Policies whose generated admission policies are written in one pass: about a quarter
 of a second, then the other controllers run."""
 
+GENERATED_POLICY_FAILURES_MAX = 3
+"""Policies whose objects the API server failed to write, before a pass ends: each may
+take as long as a call may. The next pass begins with the other policies."""
+
 REWRITE_INPUTS_MAX = 3000
 """Requests on which `fix policy --to` compares both policies: every value at every
 place of the largest samples, about two seconds."""
