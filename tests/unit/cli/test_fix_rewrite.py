@@ -166,6 +166,49 @@ def test_the_requests_are_denied_and_allowed(name: str) -> None:
     assert verdicts == {True, False}
 
 
+@pytest.mark.parametrize(("before", "verdict"), [(True, False), (False, True)])
+def test_kubectl_debug_of_a_pod(before: bool, verdict: bool) -> None:  # noqa: FBT001
+    """A Pod that was in violation before is let through by both."""
+    raw = REWRITTEN["autogen"]
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Pod", "pods", {"hostPID": True})
+    old = {**request["object"], "spec": {"hostPID": before}}
+    request.update(operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
+    assert _denied(pair, request) == (verdict, verdict)
+
+
+def _decoded(raw: Json) -> ClusterPolicy:
+    found = decode(raw)
+    assert isinstance(found, ClusterPolicy)
+    return found
+
+
+def _request(kind: str, plural: str, spec: Json, group: str = "") -> Json:
+    version = f"{group}/v1" if group else "v1"
+    metadata = {"name": "a", "namespace": "n"}
+    return {
+        "uid": "u",
+        "kind": {"group": group, "version": "v1", "kind": kind},
+        "resource": {"group": group, "version": "v1", "resource": plural},
+        **metadata,
+        "operation": "CREATE",
+        "userInfo": {"username": "ann"},
+        "object": {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": metadata,
+            "spec": spec,
+        },
+    }
+
+
+def _denied(pair: Pair, request: Json) -> tuple[bool, bool]:
+    head = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    body = msgspec.json.encode({**head, "request": request})
+    before, after = pair.verdicts(decode_review(body))
+    return bool(before), bool(after)
+
+
 REFUSED: list[tuple[Json, str]] = [
     (pattern({"spec": {"(type)": "A"}}), "anchor (key)"),
     (pattern({"spec": {"<(type)": "A"}}), "anchor <(key)"),

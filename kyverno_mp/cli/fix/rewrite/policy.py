@@ -243,9 +243,6 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
             check.old_guard,
             f"!({check.old_body})",
         ]
-        if any(one.plural == _PODS for one in check.matched.resources):
-            # KYVERNO: the old object is matched without a subresource.
-            existing.insert(1, "request.?subResource.orValue('') == ''")
         clauses.append(all_of(existing))
     found: Json = {"expression": " || ".join(map(bracketed, clauses))}
     if check.message:
