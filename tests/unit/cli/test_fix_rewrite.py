@@ -17,6 +17,7 @@ from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.policy import rewritten
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import rewrite
+from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.limits import REWRITE_INPUTS_MAX
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
@@ -175,6 +176,43 @@ def test_kubectl_debug_of_a_pod(before: bool, verdict: bool) -> None:  # noqa: F
     old = {**request["object"], "spec": {"hostPID": before}}
     request.update(operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
     assert _denied(pair, request) == (verdict, verdict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "denied"),
+    [
+        ("Service", "serving.example.com", True),
+        ("v1/Service", "serving.example.com", True),
+        ("apps/v1/Deployment", "serving.example.com", False),
+    ],
+)
+def test_kinds_of_other_groups(
+    kind: str,
+    group: str,
+    denied: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """A kind without a group is that kind in each group."""
+    kinds = {"any": [{"resources": {"kinds": [kind]}}]}
+    raw = pattern({"spec": {"type": "A"}}, match=kinds)
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    name = kind.rpartition("/")[2]
+    request = _request(name, f"{name.lower()}s", {"type": "B"}, group)
+    assert _denied(pair, request) == (denied, denied)
+
+
+def test_another_kind_of_the_same_resource_name() -> None:
+    raw = REWRITTEN["not"]
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Other", "services", {"type": "NodePort"}, "example.com")
+    assert _denied(pair, request) == (False, False)
+
+
+def test_requests_are_about_other_groups_and_subresources() -> None:
+    rules = expand(_decoded(REWRITTEN["autogen"]))
+    pods = Resource("*", "*", "pods", "Pod")
+    asked = [decode_review(body) for _, body in reviews(rules, [pods])]
+    assert {one.group for one in asked} == {"", "example.com"}
+    assert {one.subresource for one in asked} == {"", "ephemeralcontainers"}
 
 
 def _decoded(raw: Json) -> ClusterPolicy:
