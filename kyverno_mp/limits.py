@@ -239,6 +239,18 @@ OUTCOMES_OF_A_GROUP_MAX = 64
 """Combinations of passes and skips of policies in CEL that a worker caches for one kind
 of requests; most sets have a handful."""
 
+OUTCOMES_WITH_MESSAGES_MAX = 256
+"""Outcomes of policies in CEL with messages that a worker caches: at most 4 MiB, as an
+outcome with more than RECALL_MESSAGES_CHARACTERS_MAX is not cached."""
+
+ORIGINS_MAX = 16
+"""Places that a value of an expression may come from while its reads are followed; a
+list of all containers of a Pod has three. Each step takes this many units at most."""
+
+READS_TEXT_CHARACTERS_MAX = 16 * 1024
+"""CEL texts of one rule or policy whose reads are followed, in the event loop: some
+milliseconds. Verdicts of longer ones are not cached; samples have less than 2 KiB."""
+
 CANDIDATE_MEMO_ENTRIES_MAX = 1024
 """Values (namespaces, names, users) cached per plan and dimension."""
 
@@ -691,6 +703,11 @@ at once for as long as it took, at most so long: else each of them holds a threa
 
 IMAGE_TRUST_RETRY_S = 60
 """Time for which a failure to read a TUF repository is remembered."""
+
+IMAGE_POLICY_BYTES_MAX = 16 * 1024 * 1024
+"""Manifests and configurations of all images that ImageValidatingPolicies read for one
+review, which keeps them until it ends: an image has some 50 KiB. Who creates a Pod
+chooses the images and their registries."""
 
 LAYOUT_ENTRIES_MAX = 1000
 """Entries of one OCI image layout, each of which is read to find what refers to an

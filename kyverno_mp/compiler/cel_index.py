@@ -19,6 +19,7 @@ from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.index import (
     ANY_KIND,
     ANY_OPERATION,
@@ -65,8 +66,20 @@ def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
     return _encoded(compiled, [constraints])
 
 
+def encode_image_policy(compiled: ImageValidatingPolicyIR) -> EncodedPolicy:
+    """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
+
+    Evaluation mode JSON is for payloads that are not objects of a cluster.
+    """
+    bodies = () if compiled.is_json else compiled.bodies
+    return _encoded(compiled, [one.constraints for one in bodies])
+
+
 def _encoded(
-    compiled: ValidatingPolicyIR | MutatingPolicyIR | GeneratingPolicyIR,
+    compiled: ValidatingPolicyIR
+    | MutatingPolicyIR
+    | GeneratingPolicyIR
+    | ImageValidatingPolicyIR,
     constraints: Sequence[ConstraintsIR | None],
 ) -> EncodedPolicy:
     policy = compiled.policy

@@ -14,10 +14,19 @@ from kyverno_mp.policy.cel_policies import (
     MutatingPolicy,
     MutatingPolicySpec,
 )
+from kyverno_mp.policy.image_validating_policy import (
+    ImageValidatingPolicy,
+    ImageValidatingPolicySpec,
+)
 from kyverno_mp.policy.served_cel import AnyServedPolicy
 from kyverno_mp.policy.validating_policy import ValidatingPolicySpec
 
-AnySpec = ValidatingPolicySpec | MutatingPolicySpec | GeneratingPolicySpec
+AnySpec = (
+    ValidatingPolicySpec
+    | MutatingPolicySpec
+    | GeneratingPolicySpec
+    | ImageValidatingPolicySpec
+)
 
 
 def copies_of(policy: AnyServedPolicy) -> Iterator[tuple[str, AnySpec]]:
@@ -26,5 +35,7 @@ def copies_of(policy: AnyServedPolicy) -> Iterator[tuple[str, AnySpec]]:
         return
     if isinstance(policy, MutatingPolicy):
         yield from autogen_mutating.copies_of(policy.spec)
+    elif isinstance(policy, ImageValidatingPolicy):
+        yield from autogen_cel.copies_of(policy.spec)
     else:
         yield from autogen_cel.copies_of(policy.spec)

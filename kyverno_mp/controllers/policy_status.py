@@ -79,6 +79,17 @@ _RESOURCES: Final = {
         version="v1beta1",
         plural="namespacedgeneratingpolicies",
     ),
+    "ImageValidatingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="imagevalidatingpolicies",
+        namespaced=False,
+    ),
+    "NamespacedImageValidatingPolicy": Resource(
+        group="policies.kyverno.io",
+        version="v1beta1",
+        plural="namespacedimagevalidatingpolicies",
+    ),
     "NamespacedMutatingPolicy": Resource(
         group="policies.kyverno.io",
         version="v1beta1",

@@ -14,9 +14,9 @@ tests/fuzz/test_reads_fuzz.py.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Final
 
+from kyverno_mp.limits import ORIGINS_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 Cut = Callable[[Json], Json]
@@ -88,11 +88,20 @@ class Found:
     """Names that shadow those of the place, e.g. ``element`` in a loop."""
 
     def read_whole(self) -> None:
-        """Mark everything that the value may contain."""
-        for place in self.places:
-            place.whole = True
-        for item in self.items:
-            item.read_whole()
+        """Mark everything that the value may contain.
+
+        Variables make a graph of a few origins that has endless paths, so each origin
+        is visited once.
+        """
+        waiting, seen = [self], {id(self)}
+        while waiting:
+            found = waiting.pop()
+            for place in found.places:
+                place.whole = True
+            for item in found.items:
+                if id(item) not in seen:
+                    seen.add(id(item))
+                    waiting.append(item)
 
     def elements(self) -> "Found":
         """Return the possible origins of an element, if the value is a list."""
@@ -106,19 +115,12 @@ class Found:
 
 
 def both(*found: Found) -> Found:
-    """Return the union of these origins."""
-
-    def join(one: Found, other: Found) -> Found:
-        return Found(
-            _without_twins(one.places + other.places),
-            _without_twins(one.items + other.items),
-        )
-
-    return reduce(join, found, Found())
-
-
-def _without_twins(found: tuple) -> tuple:  # type: ignore[type-arg]
-    return tuple({id(each): each for each in found}.values())
+    """Return the union of these origins. Raises: ReadsUnknown if they are many."""
+    places = {id(place): place for one in found for place in one.places}
+    items = {id(item): item for one in found for item in one.items}
+    if len(places) + len(items) > ORIGINS_MAX:
+        raise ReadsUnknown("origins")
+    return Found(tuple(places.values()), tuple(items.values()))
 
 
 def cutter(reads: Reads, depth: int = 0) -> Cut | None:

@@ -11,18 +11,21 @@ from typing import Final, NamedTuple, Protocol
 from kyverno_mp.leader.cel_document import compile_cel_document
 from kyverno_mp.leader.compile_cache import CompileOutcome
 from kyverno_mp.leader.generating_document import compile_generating_document
+from kyverno_mp.leader.image_document import compile_image_document
 from kyverno_mp.leader.mutating_document import compile_mutating_document
 from kyverno_mp.leader.stored_document import StoredDocument
 from kyverno_mp.policy.cel_policies import (
     GENERATING_POLICY_KINDS,
     MUTATING_POLICY_KINDS,
 )
+from kyverno_mp.policy.image_validating_policy import IMAGE_POLICY_KINDS
 from kyverno_mp.policy.validating_policy import (
     VALIDATING_POLICY_KINDS,
     CelPolicyException,
 )
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.generating_policies import GENERATING_POLICIES
+from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES
 from kyverno_mp.snapshot.mutating_policies import MUTATING_POLICIES
 from kyverno_mp.values.jsonvalue import Json
 
@@ -52,9 +55,11 @@ class CelKind(NamedTuple):
 _VALIDATING: Final = CelKind(CEL_POLICIES, compile_cel_document)
 _MUTATING: Final = CelKind(MUTATING_POLICIES, compile_mutating_document)
 _GENERATING: Final = CelKind(GENERATING_POLICIES, compile_generating_document)
+_IMAGES: Final = CelKind(IMAGE_POLICIES, compile_image_document)
 CEL_KINDS: Final[Mapping[str, CelKind]] = {
     **dict.fromkeys(VALIDATING_POLICY_KINDS, _VALIDATING),
     **dict.fromkeys(MUTATING_POLICY_KINDS, _MUTATING),
     **dict.fromkeys(GENERATING_POLICY_KINDS, _GENERATING),
+    **dict.fromkeys(IMAGE_POLICY_KINDS, _IMAGES),
 }
 CEL_SEGMENTS: Final = tuple(dict.fromkeys(one.segment for one in CEL_KINDS.values()))

@@ -69,6 +69,10 @@ CEL_RESOURCES: Final = {
     "NamespacedMutatingPolicy": _cel("namespacedmutatingpolicies", namespaced=True),
     "GeneratingPolicy": _cel("generatingpolicies", namespaced=False),
     "NamespacedGeneratingPolicy": _cel("namespacedgeneratingpolicies", namespaced=True),
+    "ImageValidatingPolicy": _cel("imagevalidatingpolicies", namespaced=False),
+    "NamespacedImageValidatingPolicy": _cel(
+        "namespacedimagevalidatingpolicies", namespaced=True
+    ),
 }
 """v1beta1 is what every release of Kyverno that has these kinds serves."""
 CEL_EXCEPTIONS: Final = _cel("policyexceptions", namespaced=True)

@@ -6,6 +6,7 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 1, 2; docs/behaviour/images 8.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -217,6 +218,15 @@ _VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "ImageValidatingPolicy": (f"{_GROUP}v1alpha1", *_BETA),
     "NamespacedImageValidatingPolicy": _BETA,
 }
+
+
+def prepare() -> None:
+    """Build what msgspec needs for these kinds, before threads share this module.
+
+    Why: policy/decode.py, ``prepare``.
+    """
+    with contextlib.suppress(msgspec.ValidationError):
+        msgspec.convert({}, ImageValidatingPolicy)
 
 
 def is_image_policy(raw: Json) -> bool:

@@ -17,6 +17,13 @@ from kyverno_mp.policy.cel_policies import (
     is_cel_policy,
 )
 from kyverno_mp.policy.cel_policies import prepare as prepare_cel_policies
+from kyverno_mp.policy.image_validating_policy import (
+    IMAGE_POLICY_KINDS,
+    ImageValidatingPolicy,
+    decode_image_policy,
+    is_image_policy,
+)
+from kyverno_mp.policy.image_validating_policy import prepare as prepare_image_policies
 from kyverno_mp.policy.validating_policy import (
     VALIDATING_POLICY_KINDS,
     AnyValidatingPolicy,
@@ -28,17 +35,24 @@ from kyverno_mp.policy.validating_policy import prepare as prepare_validating_po
 from kyverno_mp.values.jsonvalue import Json
 
 SERVED_CEL_KINDS: Final = frozenset(
-    (*VALIDATING_POLICY_KINDS, *MUTATING_POLICY_KINDS, *GENERATING_POLICY_KINDS)
+    (
+        *VALIDATING_POLICY_KINDS,
+        *MUTATING_POLICY_KINDS,
+        *GENERATING_POLICY_KINDS,
+        *IMAGE_POLICY_KINDS,
+    )
 )
 """The kinds of policies; their PolicyException is not among them."""
 _OTHERS: Final = frozenset((*MUTATING_POLICY_KINDS, *GENERATING_POLICY_KINDS))
 """The kinds among them that policy/cel_policies.py decodes."""
-AnyServedPolicy = AnyValidatingPolicy | MutatingPolicy | GeneratingPolicy
+AnyServedPolicy = (
+    AnyValidatingPolicy | MutatingPolicy | GeneratingPolicy | ImageValidatingPolicy
+)
 
 
 def is_served(raw: Json) -> bool:
     """Return whether the server evaluates ``raw``, or its PolicyExceptions count."""
-    if is_validating_policy(raw):
+    if is_validating_policy(raw) or is_image_policy(raw):
         return True
     return type(raw) is dict and raw.get("kind") in _OTHERS and is_cel_policy(raw)
 
@@ -50,6 +64,8 @@ def decode_served(
 
     Raises: DocumentInvalid with all structural problems.
     """
+    if raw["kind"] in IMAGE_POLICY_KINDS:
+        return decode_image_policy(raw, file=file)
     if raw["kind"] not in _OTHERS:
         return decode_validating_policy(raw, file=file)
     found = decode_cel_policy(raw, file=file)
@@ -61,3 +77,4 @@ def prepare() -> None:
     """Build the decoders of all kinds, before threads share these modules."""
     prepare_validating_policies()
     prepare_cel_policies()
+    prepare_image_policies()

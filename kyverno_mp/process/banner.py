@@ -26,6 +26,9 @@ _CEL_PATHS: Final = {
     "ValidatingPolicy": "/vpol and /nvpol-keys: ValidatingPolicies",
     "MutatingPolicy": "/mpol and /nmpol-keys: MutatingPolicies",
     "GeneratingPolicy": "/gpol and /ngpol-keys: GeneratingPolicies",
+    "ImageValidatingPolicy": (
+        "/ivpol/validate and /nivpol-keys: ImageValidatingPolicies"
+    ),
 }
 """The paths of kinds that have some of their own."""
 

@@ -37,6 +37,7 @@ from kyverno_mp.snapshot.generating_policies import (
     GENERATING_POLICIES,
     GeneratingPolicySegment,
 )
+from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
     MutatingPolicySegment,
@@ -114,6 +115,7 @@ class _Published:
         self._cel_policies = _follow_cel(snapshot)
         self._mutating_policies = _follow_mutating(snapshot)
         self._generating_policies = _follow_generating(snapshot)
+        self._image_policies = _follow_images(snapshot)
         self._data = data
 
     def policies(self) -> PolicySegment | None:
@@ -127,6 +129,9 @@ class _Published:
 
     def generating_policies(self) -> GeneratingPolicySegment | None:
         return self._generating_policies.current()
+
+    def image_policies(self) -> ImagePolicySegment | None:
+        return self._image_policies.current()
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         segment = self._data.segment("namespaces")
@@ -186,6 +191,16 @@ def _follow_generating(snapshot: Path) -> Follower[GeneratingPolicySegment]:
         ControlPage.open(snapshot),
         GENERATING_POLICIES,
         lambda segment, _previous: GeneratingPolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_images(snapshot: Path) -> Follower[ImagePolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        IMAGE_POLICIES,
+        lambda segment, _previous: ImagePolicySegment(segment),
         on_refused=refused,
     )
 

@@ -17,6 +17,7 @@ from kyverno_mp.queues.clock import Clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
+from kyverno_mp.snapshot.image_policies import ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.telemetry.families import Family
@@ -50,6 +51,9 @@ class Published(Protocol):
 
     def generating_policies(self) -> GeneratingPolicySegment | None:
         """Return the newest GeneratingPolicies, likewise."""
+
+    def image_policies(self) -> ImagePolicySegment | None:
+        """Return the newest ImageValidatingPolicies, likewise."""
 
     def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
         """Return the generation, and what reads a digest of each one's labels."""

@@ -25,6 +25,8 @@ MUTATING: Final = "KyvernoMutatingPolicy"
 """Source of the rows of MutatingPolicy and NamespacedMutatingPolicy."""
 GENERATING: Final = "KyvernoGeneratingPolicy"
 """Source of the rows of GeneratingPolicy and NamespacedGeneratingPolicy."""
+IMAGES: Final = "KyvernoImageValidatingPolicy"
+"""Source of the rows of ImageValidatingPolicy and its namespaced twin."""
 WORDS: Final = ("pass", "fail", "warn", "error", "skip")
 """The values of a row's ``result``, in the order of a summary."""
 _WORD: Final = {
@@ -37,8 +39,8 @@ _WORD: Final = {
 }
 _SOURCES: Final = {
     "GeneratingPolicy": GENERATING,
-    "ImageValidatingPolicy": "KyvernoImageValidatingPolicy",
-    "NamespacedImageValidatingPolicy": "KyvernoImageValidatingPolicy",
+    "ImageValidatingPolicy": IMAGES,
+    "NamespacedImageValidatingPolicy": IMAGES,
     "MutatingAdmissionPolicy": "MutatingAdmissionPolicy",
     "MutatingPolicy": MUTATING,
     "NamespacedGeneratingPolicy": GENERATING,

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.expr.effects import EFFECT_PURE
-from kyverno_mp.ir.cel_policies import GeneratingPolicyIR, MutatingPolicyIR
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -28,19 +28,20 @@ from kyverno_mp.kube.policy_events import CEL_POLICY_VERSION, POLICY_VERSION
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.program.cel_policies.scans import is_derived as is_derived_mutating
 from kyverno_mp.program.cel_policies.scans import is_scanned as is_scanned_mutating
-from kyverno_mp.program.reporting import DISABLED, VALIDATE
+from kyverno_mp.program.reporting import VALIDATE
 from kyverno_mp.program.validating_policy.scans import is_derived
 from kyverno_mp.program.validating_policy.scans import is_scanned as is_scanned_cel
 from kyverno_mp.reports.entries import (
-    GENERATING,
     KYVERNO,
     MUTATING,
     VALIDATING,
     merge_key_of,
 )
 from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.reports.unscanned import is_disabled, unscanned_keys
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
+from kyverno_mp.snapshot.image_policies import ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
 from kyverno_mp.values.kinds import KindSelector
@@ -109,6 +110,8 @@ class Plan(msgspec.Struct, frozen=True):
     """That of the MutatingPolicies, likewise."""
     generating_generation: int = 0
     """That of the GeneratingPolicies, which are reported, but not scanned."""
+    image_generation: int = 0
+    """That of the ImageValidatingPolicies, likewise."""
     rules: tuple[ScannedRule, ...] = ()
     admission: tuple[ScannedRule, ...] = ()
     """Those of ``rules`` that are policies of the API server itself."""
@@ -120,6 +123,17 @@ class Plan(msgspec.Struct, frozen=True):
     """Sources of rows whose policies cannot be read now: their rows stay."""
     references: Mapping[tuple[str, str], Reference] = {}
     """The policies that are scanned, by source and policy of a row."""
+
+    @property
+    def generations(self) -> tuple[int, ...]:
+        """Those of all segments, as CelSegments orders them."""
+        return (
+            self.generation,
+            self.cel_generation,
+            self.mutating_generation,
+            self.generating_generation,
+            self.image_generation,
+        )
 
     def of(self, resource: Resource) -> list[ScannedRule]:
         """Return the rules that may match a resource."""
@@ -156,13 +170,13 @@ class CelSegments(msgspec.Struct, frozen=True):
     validating: CelPolicySegment | None = None
     mutating: MutatingPolicySegment | None = None
     generating: GeneratingPolicySegment | None = None
+    images: ImagePolicySegment | None = None
 
     @property
-    def generations(self) -> tuple[int, int, int]:
+    def generations(self) -> tuple[int, ...]:
         """Return that of each, 0 where it is not known."""
-        parts = (self.validating, self.mutating, self.generating)
-        first, second, third = (0 if one is None else one.generation for one in parts)
-        return first, second, third
+        parts = (self.validating, self.mutating, self.generating, self.images)
+        return tuple(0 if one is None else one.generation for one in parts)
 
 
 def plan_of(
@@ -206,16 +220,18 @@ def plan_of(
                 references[source, _name_of(one.policy)] = one.policy
             if is_own:
                 derived.add(one.key)
-    if in_cel.generating is None:
-        unknown |= {GENERATING}
-    else:
-        live |= _generating_keys(in_cel.generating)
+    for source, keys in unscanned_keys(in_cel.generating, in_cel.images):
+        if keys is None:
+            unknown |= {source}
+        else:
+            live |= keys
     generations = in_cel.generations
     return Plan(
         generation=segment.generation,
         cel_generation=generations[0],
         mutating_generation=generations[1],
         generating_generation=generations[2],
+        image_generation=generations[3],
         rules=tuple(scanned),
         admission=admission,
         derived=frozenset(derived),
@@ -248,14 +264,6 @@ def _mutating_rules(
         yield scanned_policy(ir), is_on, is_on and is_derived_mutating(ir)
 
 
-def _generating_keys(segment: GeneratingPolicySegment) -> set[bytes]:
-    """Return the keys of the rows of GeneratingPolicies."""
-    return {
-        key_of_names(merge_key_of(ir.policy, ""))
-        for ir in generating_policies_of(segment)
-    }
-
-
 def rules_of(segment: PolicySegment) -> Iterator[tuple[PolicyIR, RuleIR]]:
     """Yield all rules with their policies."""
     for position in range(segment.policy_count):
@@ -276,16 +284,6 @@ def mutating_policies_of(segment: MutatingPolicySegment) -> Iterator[MutatingPol
     """Yield the MutatingPolicies that are reported."""
     for position in range(segment.policy_count):
         ir = segment.mutating_policy(position)
-        if not is_disabled(ir.policy):
-            yield ir
-
-
-def generating_policies_of(
-    segment: GeneratingPolicySegment,
-) -> Iterator[GeneratingPolicyIR]:
-    """Yield the GeneratingPolicies that are reported."""
-    for position in range(segment.policy_count):
-        ir = segment.generating_policy(position)
         if not is_disabled(ir.policy):
             yield ir
 
@@ -321,11 +319,6 @@ def scanned_policy(ir: ValidatingPolicyIR | MutatingPolicyIR) -> ScannedRule:
             CEL_POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
         ),
     )
-
-
-def is_disabled(policy: PolicyIR) -> bool:
-    """Return whether the policy is left out of reports."""
-    return any(name == DISABLED for name, _ in policy.labels)
 
 
 def is_scanned(policy: PolicyIR, rule: RuleIR, types: frozenset[str]) -> bool:

@@ -187,13 +187,10 @@ class Scan:
             published.cel_policies(),
             published.mutating_policies(),
             published.generating_policies(),
+            published.image_policies(),
         )
-        is_current = (segment.generation, *in_cel.generations) == (
-            self.plan.generation,
-            self.plan.cel_generation,
-            self.plan.mutating_generation,
-            self.plan.generating_generation,
-        )
+        newest = (segment.generation, *in_cel.generations)
+        is_current = newest == self.plan.generations
         if is_current and not served_changed and not self.admission.has_changed:
             return
         # Before the rules: a kind that becomes known meanwhile keeps its rows.

@@ -42,6 +42,7 @@ SEGMENTS: Final = (
     "celpolicies",
     "mutatingpolicies",
     "generating",
+    "imagevalidating",
 )
 """Names of the segments; append only, the index is the position in the page."""
 

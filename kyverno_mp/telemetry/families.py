@@ -154,6 +154,33 @@ MUTATING_RESULTS: Final = Family(
     counted_text="Number of results of MutatingPolicies.",
     by_namespace="resource_namespace",
 )
+IMAGE_POLICY_RESULTS: Final = Family(
+    "kyverno_image_validating_policy_execution_duration_seconds",
+    "histogram",
+    (
+        "policy_validation_mode",
+        "policy_background_mode",
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+        "resource_request_operation",
+        "execution_cause",
+        "result",
+    ),
+    "Time to evaluate one ImageValidatingPolicy for one request, in seconds; the"
+    " policies of a review share its time evenly.",
+    unbounded=(
+        "policy_namespace",
+        "policy_name",
+        "resource_kind",
+        "resource_namespace",
+    ),
+    # 1.19 adds the counter, and the label policy_namespace.
+    counted_as="kyverno_image_validating_policy_results_total",
+    counted_text="Number of results of ImageValidatingPolicies.",
+    by_namespace="resource_namespace",
+)
 CHANGES: Final = Family(
     "kyverno_policy_changes_total",
     "counter",
@@ -520,6 +547,7 @@ RECORDED: Final = (
     VALIDATING_RESULTS,
     MUTATING_RESULTS,
     GENERATING_RESULTS,
+    IMAGE_POLICY_RESULTS,
     GC_PAUSES,
     *(IMAGE_CACHE, REGISTRY_CALLS),
 )

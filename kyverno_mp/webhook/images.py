@@ -22,15 +22,19 @@ from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.egress.registries import RegistryTransport
 from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
+from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.cache import CacheOptions, ImageCache
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.images.network import log_sender, mirror_reader
 from kyverno_mp.images.own_root import trust_root
+from kyverno_mp.images.policies.review import PolicyReader
+from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.serving import Flights, ServedImageData, ServedReview
 from kyverno_mp.images.trust_root import Fetch
 from kyverno_mp.images.verifier import ImageReview
 from kyverno_mp.limits import IMAGES_AT_ONCE_MAX
+from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import Images, ReviewedImages, SignedManifests
 from kyverno_mp.registry.credentials import DockerConfig
 from kyverno_mp.settings.read import environment
@@ -46,12 +50,14 @@ class ServedImages:
     """What rules read from registries.
 
     ``begin`` begins one review; ``data``: for imageRegistry entries; ``manifests``: for
-    rules with ``validate.manifests``.
+    rules with ``validate.manifests``; ``policies`` begins one review of
+    ImageValidatingPolicies.
     """
 
     begin: Callable[[], ReviewedImages]
     data: Images
     manifests: SignedManifests
+    policies: Callable[[], PolicyImages]
 
 
 def served_images(
@@ -134,8 +140,21 @@ def served_images(
         )
         return ServedReview(review, cache, flights, lock)
 
+    policies = PolicyReader(
+        client=for_policies(clients, settings, transport, agent),
+        now=lambda: datetime.now(UTC),
+        until=_until,
+        trust=PolicyTrust(
+            trust, mirror_reader(logs, agent), mirror_reader(tenants_logs, agent)
+        ),
+        send=send,
+        tenants_send=tenants_send,
+    )
     return ServedImages(
-        begin, ServedImageData(clients, _until), ManifestVerifier(trust, _until)
+        begin,
+        ServedImageData(clients, _until),
+        ManifestVerifier(trust, _until),
+        policies.begin,
     )
 
 

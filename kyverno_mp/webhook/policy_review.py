@@ -22,6 +22,7 @@ from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_policies_review import refusals as background_refusals
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
+from kyverno_mp.compiler.image_review import image_refusals
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.mutating_review import mutating_refusals
 from kyverno_mp.compiler.type_check import type_warnings
@@ -47,6 +48,7 @@ from kyverno_mp.policy.checks.cleanup import run_warnings
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
 from kyverno_mp.policy.decode import Document, examine
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
 from kyverno_mp.policy.problems import DocumentInvalid
@@ -166,6 +168,8 @@ class PolicyReview:
                 assert not isinstance(document, GeneratingPolicy)
                 if isinstance(document, MutatingPolicy):
                     found = mutating_refusals(document)
+                elif isinstance(document, ImageValidatingPolicy):
+                    found = image_refusals(document)
                 else:
                     found = refusals(document)
         except DocumentInvalid as error:

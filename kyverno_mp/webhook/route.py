@@ -32,8 +32,19 @@ GPOL: Final = "gpol"
 """GeneratingPolicies; the rest of the path names them."""
 NGPOL: Final = "ngpol"
 """NamespacedGeneratingPolicies, likewise."""
-CEL_WEBHOOKS: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
-_OF_KEYS: Final = {NVPOL_KEYS: NVPOL, "nmpol-keys": NMPOL, "ngpol-keys": NGPOL}
+IVPOL: Final = "ivpol"
+"""ImageValidatingPolicies; ``/validate``, then their names, follow."""
+NIVPOL: Final = "nivpol"
+"""NamespacedImageValidatingPolicies, likewise."""
+_IMAGE_WEBHOOKS: Final = frozenset({IVPOL, NIVPOL})
+_BY_NAMES: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
+CEL_WEBHOOKS: Final = _BY_NAMES | _IMAGE_WEBHOOKS
+_OF_KEYS: Final = {
+    NVPOL_KEYS: NVPOL,
+    "nmpol-keys": NMPOL,
+    "ngpol-keys": NGPOL,
+    "nivpol-keys": NIVPOL,
+}
 """Paths that also name namespaces -> their webhook."""
 BOTH: Final = frozenset({"Fail", "Ignore"})
 
@@ -83,7 +94,7 @@ def route_of(path: bytes) -> Route | None:
         parts = path.decode("ascii").split("/")
     except UnicodeDecodeError:
         return None
-    if len(parts) > 1 and not parts[0] and parts[1] in CEL_WEBHOOKS:
+    if len(parts) > 1 and not parts[0] and parts[1] in _BY_NAMES:
         names = "/".join(filter(None, parts[2:]))
         return Route("/".join(parts), parts[1], BOTH, policy_key=names)
     # "/validate/fail/finegrained/<name>" or ".../<ns>/<name>", as Kyverno registers.
@@ -94,6 +105,9 @@ def route_of(path: bytes) -> Route | None:
             return Route(
                 "/".join(parts), webhook, _SUFFIXES[suffix], policy_key="/".join(key)
             )
+        case ["", webhook, "validate", *given] if webhook in _IMAGE_WEBHOOKS:
+            names = "/".join(filter(None, given))
+            return Route("/".join(parts), webhook, BOTH, policy_key=names)
         case ["", name, *pairs] if (
             name in _OF_KEYS and pairs and len(pairs) % 2 == 0 and all(pairs)
         ):

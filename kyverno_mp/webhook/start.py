@@ -40,6 +40,8 @@ from kyverno_mp.program.cel_policies.generating_plan import (
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.engine import Clock, Engine, link_rule
+from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
+from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation_plan import Changing, MutationPlanner, link_mutation
 from kyverno_mp.program.plan import ValidationPlanner
@@ -61,6 +63,7 @@ from kyverno_mp.snapshot.generating_policies import (
     GENERATING_POLICIES,
     GeneratingPolicySegment,
 )
+from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
     MutatingPolicySegment,
@@ -159,6 +162,14 @@ class _LinkedGeneratingPolicies:
     planner: GeneratingPlanner
 
 
+@dataclass(frozen=True, slots=True)
+class _LinkedImagePolicies:
+    """One generation of ImageValidatingPolicies, with its planner."""
+
+    segment: ImagePolicySegment
+    planner: ImagePlanner
+
+
 class _Attached:
     """The segments that one worker follows, and its row in the control page."""
 
@@ -196,6 +207,7 @@ class _Attached:
         self._asked_cel_policies: set[str] = set()
         self._asked_mutating_policies: set[str] = set()
         self._asked_generating_policies: set[str] = set()
+        self._asked_image_policies: set[str] = set()
         self._whole = False
         # A separate thread: reviews of policies, which may be many and take long, must
         # not delay a changed policy.
@@ -293,6 +305,16 @@ class _Attached:
             on_refused=self._refused,
         )
 
+        self.image_policies = Follower(
+            places.snapshot,
+            control,
+            IMAGE_POLICIES,
+            lambda segment, _previous: self._wrap_image_policies(
+                engine, segment, served.policies
+            ),
+            on_refused=self._refused,
+        )
+
     def _kinds(self) -> Json | None:
         """Return the discovery rows that the leader published."""
         segment = self.data[KINDS].current()
@@ -321,6 +343,11 @@ class _Attached:
     def generating_planner(self) -> GeneratingPlanner | None:
         """Return the planner of GeneratingPolicies, None while data is missing."""
         linked = self.generating_policies.current()
+        return linked.planner if linked is not None and self._is_whole() else None
+
+    def image_planner(self) -> ImagePlanner | None:
+        """Return the planner of ImageValidatingPolicies, None while data is missing."""
+        linked = self.image_policies.current()
         return linked.planner if linked is not None and self._is_whole() else None
 
     def _is_whole(self) -> bool:
@@ -357,6 +384,12 @@ class _Attached:
         linked = self.generating_policies.current()
         segment = None if linked is None else linked.segment
         return _knows(segment, self._asked_generating_policies, key)
+
+    def knows_images(self, key: str) -> bool:
+        """Return the same for an ImageValidatingPolicy."""
+        linked = self.image_policies.current()
+        segment = None if linked is None else linked.segment
+        return _knows(segment, self._asked_image_policies, key)
 
     def sink(self, records: PageRecords) -> AuditSink:
         """Return the sink of the results of reviews."""
@@ -481,6 +514,7 @@ class _Attached:
             (CEL_POLICIES, self.cel_policies),
             (MUTATING_POLICIES, self.mutating_policies),
             (GENERATING_POLICIES, self.generating_policies),
+            (IMAGE_POLICIES, self.image_policies),
             (SETTINGS, self._configured),
             *self.data.items(),
         ]
@@ -537,6 +571,16 @@ class _Attached:
         )
         planner = GeneratingPlanner(source, self.knows_generating)
         return _LinkedGeneratingPolicies(policies, planner)
+
+    def _wrap_image_policies(
+        self, engine: Engine, segment: Segment, begin: Begin
+    ) -> _LinkedImagePolicies:
+        policies = ImagePolicySegment(segment)
+        source = CelSource(
+            engine, policies, lambda at: LinkedImagePolicy(policies.image_policy(at))
+        )
+        planner = ImagePlanner(engine, source, self.knows_images, begin)
+        return _LinkedImagePolicies(policies, planner)
 
     def _link_beforehand(
         self, source: SegmentSource[LinkedRule], previous: _LinkedSnapshot
@@ -605,6 +649,7 @@ def make_start(settings: Settings, places: Places) -> Start:
                 cel=attached.cel_planner,
                 cel_mutate=attached.mutating_planner,
                 cel_generate=attached.generating_planner,
+                cel_images=attached.image_planner,
                 filters=attached.configuration,
                 top_kind=attached.top_kind,
                 certificates=Certificates(places.cert, places.key),

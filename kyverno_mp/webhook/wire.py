@@ -21,6 +21,7 @@ from kyverno_mp.policy.decode import prepare
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.program.validating_policy.plan import CelPlanner
@@ -70,6 +71,7 @@ class RoleDependencies:
     cel: Callable[[], CelPlanner | None] | None = None
     cel_mutate: Callable[[], MutatingPlanner | None] | None = None
     cel_generate: Callable[[], GeneratingPlanner | None] | None = None
+    cel_images: Callable[[], ImagePlanner | None] | None = None
     filters: Filters | None = None
     sink: AuditSink | None = None
     triggers: Triggers | None = None
@@ -164,7 +166,12 @@ def wire(
             top_kind=role.top_kind,
         ),
         handlers_of(
-            role.evaluate, role.mutate, role.cel, role.cel_mutate, role.cel_generate
+            role.evaluate,
+            role.mutate,
+            role.cel,
+            role.cel_mutate,
+            role.cel_generate,
+            role.cel_images,
         ),
     )
     reviewers = Reviewers()

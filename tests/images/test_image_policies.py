@@ -386,3 +386,13 @@ def test_each_repository_has_its_own_root(place: Place) -> None:
     for number in range(limits.IMAGE_TRUST_ROOTS_MAX):
         trust.root(TufQuery(f"https://{number}.example"), is_tenants=False)
     assert trust.root(first, is_tenants=False) is not known
+
+
+def test_the_documents_of_a_review_are_bounded(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker keeps them until it answers; who creates a Pod chooses the images."""
+    assert place.review().data(place.asked, 0)["digest"] == place.digest
+    monkeypatch.setattr("kyverno_mp.images.policies.review.IMAGE_POLICY_BYTES_MAX", 10)
+    with pytest.raises(ExpressionFailed, match="too large"):
+        place.review().data(place.asked, 0)

@@ -191,7 +191,7 @@ class _Linter:
             yield from self._errors(faults(policy))
             if self.for_server:
                 yield from self._errors(review(policy))
-        if self.for_server and (kinds := unserved(policy, raw)):
+        if self.for_server and (kinds := unserved(policy)):
             text = f"the server does not evaluate {kinds}"
             yield self.finding("lint.unsupported", sarif.WARNING, text, "kind")
 

@@ -17,7 +17,7 @@ from kyverno_mp.leader.servable import (
     missing_feature,
     servable,
 )
-from kyverno_mp.policy.cel_policies import AnyCelPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_policies import AnyCelPolicy
 from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.validating_policy import (
     JSON_MODE,
@@ -106,13 +106,10 @@ def unserved(
     | AnyCelPolicy
     | ImageValidatingPolicy
     | CelPolicyException,
-    raw: Json,
 ) -> str:
     """Return what the server does not evaluate about a document, "" for nothing."""
-    if isinstance(policy, MutatingPolicy):
+    if isinstance(policy, AnyCelPolicy | CelPolicyException):
         return ""
-    if isinstance(policy, AnyCelPolicy | ImageValidatingPolicy):
-        return f"{raw['apiVersion']} {raw['kind']}"
-    if isinstance(policy, AnyValidatingPolicy) and policy.mode == JSON_MODE:
+    if policy.mode == JSON_MODE:
         return "policies of evaluation mode JSON"
     return ""

@@ -52,6 +52,8 @@ _VALIDATING: Final = {
     "NamespacedValidatingPolicy": ("nvpol.validate.kyverno.svc", "/nvpol-keys"),
     "GeneratingPolicy": ("gpol.validate.kyverno.svc", "/gpol"),
     "NamespacedGeneratingPolicy": ("ngpol.validate.kyverno.svc", "/ngpol-keys"),
+    "ImageValidatingPolicy": ("ivpol.validate.kyverno.svc", "/ivpol/validate"),
+    "NamespacedImageValidatingPolicy": ("nivpol.validate.kyverno.svc", "/nivpol-keys"),
 }
 _MUTATING: Final = {
     "MutatingPolicy": ("mpol.validate.kyverno.svc", "/mpol"),

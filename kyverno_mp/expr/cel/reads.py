@@ -61,9 +61,9 @@ def follow_cel(node: Node, names: Names, variables: Variables) -> Found:
         case Call():
             return _called(node, names, variables)
         case ListLit(items):
-            return Found(
-                items=tuple(follow_cel(item, names, variables) for item in items)
-            )
+            found = [follow_cel(item, names, variables) for item in items]
+            # Constants come from no place.
+            return both(Found(items=tuple(f for f in found if f.places or f.items)))
         case MapLit(entries):
             for key, value, _ in entries:
                 _whole((key, value), names, variables)

@@ -25,6 +25,8 @@ class ReadImage(NamedTuple):
     place: Reference
     descriptor: Descriptor
     data: Mapping[str, Json]
+    size: int = 0
+    """Bytes of its documents."""
 
     @property
     def digest(self) -> str:
@@ -38,11 +40,13 @@ def read_image(artifacts: Artifacts, image: str, deadline_ns: int) -> ReadImage:
     named = artifacts.manifest(place, deadline_ns)
     document = json_object(named.body, place.name)
     index: Json = None
+    size = len(named.body)
     if _is_index(named, document):
         index = document
         chosen = place.at(_for_platform(document, place))
         found = artifacts.manifest(chosen, deadline_ns)
         document = json_object(found.body, chosen.name)
+        size += len(found.body)
     config = document.get("config")
     digest = config.get("digest") if type(config) is dict else None
     if type(digest) is not str:
@@ -61,7 +65,7 @@ def read_image(artifacts: Artifacts, image: str, deadline_ns: int) -> ReadImage:
         "manifest": document,
         "config": json_object(blob, place.name),
     }
-    return ReadImage(place, named, data)
+    return ReadImage(place, named, data, size + len(blob))
 
 
 def _reference(image: str) -> Reference:

@@ -41,6 +41,7 @@ from kyverno_mp.images.policies.statements import payloads_of
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.proof import Layer, Terms
 from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.limits import IMAGE_POLICY_BYTES_MAX
 from kyverno_mp.program.image_policies.ports import (
     AttestorQuery,
     CosignQuery,
@@ -82,6 +83,7 @@ class PolicyReview:
     def __init__(self, reader: PolicyReader) -> None:
         self._reader = reader
         self._images: dict[ImageQuery, ReadImage | Error] = {}
+        self._bytes_left = IMAGE_POLICY_BYTES_MAX
 
     def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
         """Return manifest and configuration. Raises: as PolicyImages."""
@@ -167,6 +169,9 @@ class PolicyReview:
                     asked.image,
                     self._until(deadline_ns),
                 )
+                self._bytes_left -= found.size
+                if self._bytes_left < 0:
+                    found = failed("the images of this review are too large")
             except (ExpressionFailed, RegistryUnavailable) as error:
                 found = error
             self._images[asked] = found

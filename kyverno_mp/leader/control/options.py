@@ -62,6 +62,8 @@ _SERVED: Final = frozenset(
         "namespacedmutatingpolicies",
         "generatingpolicies",
         "namespacedgeneratingpolicies",
+        "imagevalidatingpolicies",
+        "namespacedimagevalidatingpolicies",
         "policyexceptions",
     }
 )

@@ -12,6 +12,7 @@ from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.reads import follow_cel
 from kyverno_mp.expr.reads import Found, Reads, ReadsUnknown
 from kyverno_mp.ir.cel import NamedExpressionIR
+from kyverno_mp.limits import READS_TEXT_CHARACTERS_MAX
 
 _OBJECT: Final = "object"
 
@@ -34,10 +35,14 @@ class _Variables:
         self._given = {one.name: one.expression for one in variables}
         self._found: dict[str, Found | None] = {}
         self._names = {_OBJECT: Found((target,))}
+        self._characters_left = READS_TEXT_CHARACTERS_MAX
 
     def follow(self, expression: Expression) -> Found:
         if expression.node is None:
             raise ReadsUnknown(expression.error)
+        self._characters_left -= len(expression.text)
+        if self._characters_left < 0:
+            raise ReadsUnknown("long expressions")
         return follow_cel(expression.node, self._names, self._variable)
 
     def _variable(self, name: str) -> Found:

@@ -1,7 +1,8 @@
 """Evaluate ImageValidatingPolicies on a request or on a JSON payload.
 
 Room: program. Takes: ImageValidatingPolicyIR linked once; Facts, PolicyImages. Gives:
-an Answer for the policy and each of its autogen copies. Next: cli/apply/image_policies.
+an Answer for the policy and each of its autogen copies. Next: plan.py,
+cli/apply/image_policies.py.
 May touch: what the ports reach.
 Source: docs/behaviour/cel 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine.go.
@@ -28,6 +29,7 @@ from kyverno_mp.expr.cel.values import Value
 from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.bodies.cel import COST_MAX, Validation
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.bodies.outcome import cut
@@ -39,6 +41,7 @@ from kyverno_mp.program.context.cel_scope import (
     link_variables,
 )
 from kyverno_mp.program.image_policies.attestors import LinkedAttestor
+from kyverno_mp.program.image_policies.expressions import reads_namespace
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.image_policies.references import (
     References,
@@ -47,8 +50,9 @@ from kyverno_mp.program.image_policies.references import (
 )
 from kyverno_mp.program.image_policies.verification import PolicyTerms, Verification
 from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.constraints import fault_or_match
+from kyverno_mp.program.validating_policy.constraints import fault_or_match, is_by_kind
 from kyverno_mp.program.validating_policy.evaluate import (
     annotated,
     is_expired,
@@ -202,7 +206,7 @@ class Images:
 class LinkedImagePolicy:
     """One linked policy; safe to share between threads."""
 
-    __slots__ = ("_bodies", "_dialect", "_exceptions", "ir")
+    __slots__ = ("_bodies", "_dialect", "_exceptions", "ir", "reads_namespace")
 
     def __init__(self, ir: ImageValidatingPolicyIR) -> None:
         self.ir = ir
@@ -215,6 +219,15 @@ class LinkedImagePolicy:
             _Exception(one, link_conditions(one.conditions, self._dialect))
             for one in ir.exceptions
         ]
+        self.reads_namespace = reads_namespace(ir)
+        """The result depends on the labels or the content of the Namespace."""
+
+    def may_match(self, request: Request) -> bool:
+        """Return whether a copy may match, without its selectors and names."""
+        return any(
+            not is_by_kind(body.ir.constraints) or matches(body.ir.constraints, request)
+            for body in self._bodies
+        )
 
     def evaluate(
         self,

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from kyverno_mp.expr.reads import Reads
-from kyverno_mp.limits import OUTCOMES_OF_A_GROUP_MAX
+from kyverno_mp.limits import (
+    OUTCOMES_OF_A_GROUP_MAX,
+    OUTCOMES_WITH_MESSAGES_MAX,
+    RECALL_MESSAGES_CHARACTERS_MAX,
+)
 from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.planner import SLOW
 from kyverno_mp.program.recall import CachedVerdict, Recall
@@ -102,6 +106,7 @@ class Group:
 
     __slots__ = (
         "_outcomes",
+        "_with_messages",
         "fails",
         "in_turn",
         "members",
@@ -111,9 +116,12 @@ class Group:
     )
 
     def __init__(
-        self, policies: Sequence[LinkedValidatingPolicy], request: Request
+        self,
+        policies: Sequence[LinkedValidatingPolicy],
+        request: Request,
+        outcomes: "Outcomes",
     ) -> None:
-        """``request``: any of this kind."""
+        """``request``: any of this kind; ``outcomes``: all groups' with messages."""
         applicable = [(one, one.bodies_for(request)) for one in policies]
         applicable = [(one, bodies) for one, bodies in applicable if bodies]
         self.members = tuple(
@@ -129,7 +137,8 @@ class Group:
         self.reads_namespace = any(one.linked.reads_namespace for one in self.members)
         self.recall = _recall(self.members)
         """Cache keys of outcomes, if all policies read parts of the object only."""
-        self._outcomes: dict[Outcome, Verdicts] = {}
+        self._outcomes: Outcomes = {}
+        self._with_messages = outcomes
 
     def outcome(self, done: Sequence[list[RuleResult] | None]) -> Outcome | None:
         """Return the outcome of a review, None if it cannot be that of another one.
@@ -148,23 +157,33 @@ class Group:
             else:
                 codes.append(_FAILED)
                 messages.append(found.message)
+        if sum(map(len, messages)) > RECALL_MESSAGES_CHARACTERS_MAX:
+            return None
         return Outcome(bytes(codes), tuple(messages))
 
     def verdicts(self, outcome: Outcome) -> Verdicts:
         """Return the verdicts of an outcome, which all its reviews share."""
-        known = self._outcomes.get(outcome)
+        is_quiet = not outcome.messages
+        key: _Key = outcome.codes if is_quiet else (self, outcome)
+        outcomes = self._outcomes if is_quiet else self._with_messages
+        known = outcomes.get(key)
         if known is None:
-            if len(self._outcomes) >= OUTCOMES_OF_A_GROUP_MAX:
-                self._outcomes.clear()
+            most = OUTCOMES_OF_A_GROUP_MAX if is_quiet else OUTCOMES_WITH_MESSAGES_MAX
+            if len(outcomes) >= most:
+                outcomes.clear()
             messages = iter(outcome.messages)
             found = tuple(
                 _verdict_of(one, code, messages)
                 for one, code in zip(self.members, outcome.codes, strict=True)
             )
             responses = tuple(one.response for one in found)
-            is_quiet = not outcome.messages
-            known = self._outcomes[outcome] = Verdicts(found, responses, is_quiet)
+            known = outcomes[key] = Verdicts(found, responses, is_quiet)
         return known
+
+
+_Key = bytes | tuple[Group, Outcome]
+Outcomes = dict[_Key, Verdicts]
+"""The verdicts of outcomes, by the codes of a group's, or by the group as well."""
 
 
 def _verdict_of(member: Member, code: int, messages: Iterator[str]) -> Verdict:

@@ -40,6 +40,7 @@ from kyverno_mp.program.validating_policy.evaluate import (
 )
 from kyverno_mp.program.validating_policy.group import (
     Group,
+    Outcomes,
     RequestKind,
     Verdicts,
     fails,
@@ -177,7 +178,7 @@ def namespace_object(engine: Engine, request: Request, deadline_ns: int) -> Json
 class CelPlanner:
     """Creates plans from one snapshot generation."""
 
-    __slots__ = ("_engine", "_groups", "_kept", "_knows", "_source")
+    __slots__ = ("_engine", "_groups", "_kept", "_knows", "_outcomes", "_source")
 
     def __init__(
         self, engine: Engine, source: CelPolicySource, knows: Callable[[str], bool]
@@ -187,6 +188,7 @@ class CelPlanner:
         self._source = source
         self._knows = knows
         self._groups: dict[tuple[RequestKind, str, frozenset[str]], Group] = {}
+        self._outcomes: Outcomes = {}
         self._kept = 0
         """Members of all groups."""
 
@@ -210,7 +212,7 @@ class CelPlanner:
         if group is None:
             found = self._source.candidates(request, namespace, pace)
             named = [one for one in found if not names or one.ir.policy.name in names]
-            group = Group(named, request)
+            group = Group(named, request, self._outcomes)
             self._keep(asked, group)
         return CelPlan(self._engine, request, group) if group.members else None
 

@@ -18,14 +18,20 @@ from typing import Final
 from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
-from kyverno_mp.telemetry.families import MUTATING_RESULTS, VALIDATING_RESULTS
+from kyverno_mp.telemetry.families import (
+    IMAGE_POLICY_RESULTS,
+    MUTATING_RESULTS,
+    VALIDATING_RESULTS,
+)
 from kyverno_mp.telemetry.record import Recorder
 from kyverno_mp.webhook.route import (
     CEL_WEBHOOKS,
     GPOL,
+    IVPOL,
     MPOL,
     MUTATE,
     NGPOL,
+    NIVPOL,
     NMPOL,
     NVPOL,
     VALIDATE,
@@ -41,9 +47,13 @@ _WEBHOOK: Final = {
     NMPOL: "MutatingWebhookConfiguration",
     GPOL: "ValidatingWebhookConfiguration",
     NGPOL: "ValidatingWebhookConfiguration",
+    IVPOL: "ValidatingWebhookConfiguration",
+    NIVPOL: "ValidatingWebhookConfiguration",
 }
 _PATHS: Final = {name: ("POST", f"/{name}") for name in _WEBHOOK}
 _CACHED_MAX: Final = 2048
+_LABELS_CACHED_MAX: Final = 256
+"""Each keeps the messages of its responses, at most 16 KiB."""
 _Outcome = tuple[str, str, str, bool, str, Hashable]
 _Shared = tuple[int, str, str, str]
 _Labelled = tuple[Sequence[PolicyResponse], Sequence[tuple[str, ...]]]
@@ -66,6 +76,7 @@ class PageRecords:
         "_errors",
         "_http",
         "_loop",
+        "_mutations",
         "_owner",
         "_recorder",
     )
@@ -78,9 +89,10 @@ class PageRecords:
         self._admission = recorder.admission
         self._http = recorder.http
         self._errors = recorder.errors
-        self._cache: dict[_Outcome, Sequence[PolicyResponse]] = {}
+        self._cache: dict[_Outcome, object] = {}
         self._cel = recorder.series(VALIDATING_RESULTS)
         self._cel_labels: dict[_Shared, _Labelled] = {}
+        self._mutations = recorder.series(MUTATING_RESULTS)
 
     def review(
         self,
@@ -108,6 +120,8 @@ class PageRecords:
         if responses:
             if webhook in (MPOL, NMPOL):
                 self._cel_mutations(request, responses, seconds)
+            elif webhook in (IVPOL, NIVPOL):
+                self._cel_images(request, responses, seconds)
             elif webhook in CEL_WEBHOOKS:
                 self._cel_results(request, responses, seconds)
             else:
@@ -130,7 +144,7 @@ class PageRecords:
         key = (id(responses), request.kind, request.namespace, request.operation)
         known = self._cel_labels.get(key)
         if known is None:
-            if len(self._cel_labels) >= _CACHED_MAX:
+            if len(self._cel_labels) >= _LABELS_CACHED_MAX:
                 self._cel_labels.clear()
             labels = [_cel_labels(request, one) for one in responses]
             known = self._cel_labels[key] = (responses, labels)
@@ -153,7 +167,15 @@ class PageRecords:
                 "admission_request",
                 response.results[0].status,
             )
-            self._recorder.series(MUTATING_RESULTS).observe(labels, share)
+            self._mutations.observe(labels, share)
+
+    def _cel_images(
+        self, request: Request, responses: Sequence[PolicyResponse], seconds: float
+    ) -> None:
+        share = seconds / len(responses)
+        observe = self._recorder.series(IMAGE_POLICY_RESULTS).observe
+        for response in responses:
+            observe(_cel_labels(request, response), share)
 
     def _results(
         self,
@@ -182,7 +204,13 @@ class PageRecords:
             if len(self._cache) >= _CACHED_MAX:
                 self._cache.clear()
                 self._recorder.forget_bundle_keys()
-            self._cache[key] = responses
+            # What the key identifies stays alive, without messages.
+            shared = type(responses) is tuple
+            self._cache[key] = (
+                responses
+                if shared
+                else [r.policy if r.results else r for r in responses]
+            )
             return [row for r in responses for row in _rows(request, webhook, r)]
 
         self._recorder.bundle(key, members, seconds)

@@ -16,6 +16,7 @@ from typing import Generic, Protocol
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.limits import FINE_GRAINED_KEPT_MAX
+from kyverno_mp.program.image_policies.plan import ImagePlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PolicyResponse
 from kyverno_mp.program.validating_policy.group import Verdict, Verdicts
@@ -27,6 +28,7 @@ from kyverno_mp.program.validating_policy.plan import (
 from kyverno_mp.webhook.ports import Plans, PlanT_co
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, PlanT, Review
 
+AnyPlan = CelPlan | ImagePlan
 _WORDS = {FAIL: "failed", ERROR: "error"}
 
 
@@ -113,18 +115,18 @@ class CelPlans(Generic[PlanT]):
 
 
 class CelValidatingHandler:
-    """The handler of ``/vpol`` and of ``/nvpol``."""
+    """The handler of ``/vpol`` and of ``/nvpol``, ``/ivpol`` and ``/nivpol``."""
 
     __slots__ = ("plan",)
 
-    def __init__(self, plans: Plans[CelPlan]) -> None:
+    def __init__(self, plans: Plans[AnyPlan]) -> None:
         self.plan = plans.plan
 
     def takes(self, _request: Request) -> bool:
         """Accept every operation."""
         return True
 
-    def evaluate(self, review: Review, plan: CelPlan, pace: Pace | None) -> bytes:
+    def evaluate(self, review: Review, plan: AnyPlan, pace: Pace | None) -> bytes:
         """Answer with the verdicts of all policies."""
         verdicts = plan.run(review.deadline_ns, pace)
         if review.is_abandoned():
@@ -136,7 +138,7 @@ class CelValidatingHandler:
         """Do nothing: the other validating webhook records changes of sources."""
 
     def evaluate_rest(
-        self, review: Review, plan: CelPlan, failure: Failure, _pace: Pace
+        self, review: Review, plan: AnyPlan, failure: Failure, _pace: Pace
     ) -> bytes:
         """Answer with the verdicts so far; the others' failurePolicy decides."""
         _note_left_out(review, plan)
@@ -206,7 +208,7 @@ def _as_it_is(response: PolicyResponse) -> PolicyResponse:
     return response
 
 
-def _note_left_out(review: Review, plan: CelPlan) -> None:
+def _note_left_out(review: Review, plan: AnyPlan) -> None:
     while plan.left_out:
         linked, error = plan.left_out.pop()
         review.note(error, linked.ir.policy.key)

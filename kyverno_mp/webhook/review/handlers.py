@@ -13,6 +13,7 @@ from typing import Any
 
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
+from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.mutation_plan import MutationPlan
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.webhook.ports import Plan, Plans
@@ -24,9 +25,11 @@ from kyverno_mp.webhook.review.review import Handler
 from kyverno_mp.webhook.review.validating import ValidatingHandler
 from kyverno_mp.webhook.route import (
     GPOL,
+    IVPOL,
     MPOL,
     MUTATE,
     NGPOL,
+    NIVPOL,
     NMPOL,
     NVPOL,
     VALIDATE,
@@ -49,11 +52,13 @@ def handlers_of(
     cel: Callable[[], CelPlanner | None] | None = None,
     cel_mutate: Callable[[], MutatingPlanner | None] | None = None,
     cel_generate: Callable[[], GeneratingPlanner | None] | None = None,
+    cel_images: Callable[[], ImagePlanner | None] | None = None,
 ) -> Handlers:
     """Return the handler of each webhook by the name in its path.
 
     ``cel`` returns the planner of ValidatingPolicies, ``cel_mutate`` that of
-    MutatingPolicies, ``cel_generate`` that of GeneratingPolicies; None: there are none.
+    MutatingPolicies, ``cel_generate`` that of GeneratingPolicies, ``cel_images`` that
+    of ImageValidatingPolicies; None: there are none.
     """
     return {
         VALIDATE: ValidatingHandler(validate),
@@ -75,5 +80,11 @@ def handlers_of(
         ),
         NGPOL: CelGeneratingHandler(
             CelPlans(cel_generate, is_namespaced=True) if cel_generate else _NoPlans()
+        ),
+        IVPOL: CelValidatingHandler(
+            CelPlans(cel_images, is_namespaced=False) if cel_images else _NoPlans()
+        ),
+        NIVPOL: CelValidatingHandler(
+            CelPlans(cel_images, is_namespaced=True) if cel_images else _NoPlans()
         ),
     }

@@ -44,6 +44,7 @@ BUILT: Final = frozenset(
         "deleting policies",
         "generating policies",
         "mutating policies",
+        "image validating policies",
     }
 )
 """Capabilities below that kyverno-mp has in a cluster; a case runs when it needs no
@@ -90,8 +91,8 @@ CAPABILITIES: Final = (
     ("kind:NamespacedGeneratingPolicy", "generating policies"),
     ("kind:DeletingPolicy", "deleting policies"),
     ("kind:NamespacedDeletingPolicy", "deleting policies"),
-    ("kind:ImageValidatingPolicy", "CEL policies"),
-    ("kind:NamespacedImageValidatingPolicy", "CEL policies"),
+    ("kind:ImageValidatingPolicy", "image validating policies"),
+    ("kind:NamespacedImageValidatingPolicy", "image validating policies"),
     ("asserts:generated-admission-policy", "admission policies generated"),
     ("kind:ValidatingAdmissionPolicy", "admission policies"),
     ("kind:MutatingAdmissionPolicy", "admission policies"),

@@ -348,6 +348,8 @@ def test_the_admission_role_writes_what_it_uses(
         "namespacedmutatingpolicies/status": {"update"},
         "generatingpolicies/status": {"update"},
         "namespacedgeneratingpolicies/status": {"update"},
+        "imagevalidatingpolicies/status": {"update"},
+        "namespacedimagevalidatingpolicies/status": {"update"},
         "updaterequests": {"create", "update"},
         "ephemeralreports": {"create", "update"},
         "events": {"create", "patch"},

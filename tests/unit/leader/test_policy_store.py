@@ -229,9 +229,9 @@ def test_a_document_that_is_no_policy_is_told() -> None:
     spec = "spec: {match: {any: [{resources: {kinds: [Pod]}}]}, schedule: '@daily'}\n"
     (refused,) = Shelf().write(x=cleanup + "metadata: {name: a}\n" + spec).policies
     assert "not read from folders, only in a cluster" in refused.message
-    kind = "apiVersion: policies.kyverno.io/v1\nkind: ImageValidatingPolicy\n"
+    kind = "apiVersion: policies.kyverno.io/v1\nkind: DeletingPolicy\n"
     policy_set = Shelf().write(x=kind + "metadata: {name: a}\n")
-    text = "the server does not evaluate policies.kyverno.io/v1 ImageValidatingPolicy"
+    text = "the server does not evaluate policies.kyverno.io/v1 DeletingPolicy"
     assert policy_set.problems == (f"x, line 1: {text}",)
 
 

@@ -12,10 +12,12 @@ import msgspec
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_index import (
     encode_generating_policy,
+    encode_image_policy,
     encode_mutating_policy,
     encode_validating_policy,
 )
 from kyverno_mp.compiler.cel_policies import compile_generating_policy
+from kyverno_mp.compiler.image_validating_policy import compile_image_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
 from kyverno_mp.compiler.validating_policy import compile_validating_policy
@@ -25,6 +27,7 @@ from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
 from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.decode import examine
 from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
 from kyverno_mp.policy.served_cel import decode_served, is_served
 from kyverno_mp.policy.validating_policy import (
     CelPolicyException,
@@ -44,6 +47,7 @@ from kyverno_mp.snapshot.generating_policies import (
     GENERATING_POLICIES,
     GeneratingPolicySegment,
 )
+from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
     MutatingPolicySegment,
@@ -71,6 +75,7 @@ class World:
         self.cel: CelPolicySegment | None = None
         self.mutating: MutatingPolicySegment | None = None
         self.generating: GeneratingPolicySegment | None = None
+        self.images: ImagePolicySegment | None = None
         self.labels: dict[str, dict[str, str]] = {"a": {}, "b": {}}
         self.labels_at = 1
         self.data: tuple[int, ...] = (1,)
@@ -83,6 +88,7 @@ class World:
         self._serve_cel(of_cel)
         self._serve_mutating([one for one in given if is_served(one)])
         self._serve_generating([one for one in given if is_served(one)])
+        self._serve_images([one for one in given if is_served(one)])
         found = [examine(one).document for one in exceptions if one not in of_cel]
         known = [one for one in found if isinstance(one, PolicyException)]
         assert len(known) == len(found)
@@ -145,6 +151,20 @@ class World:
         segment = Segment.from_bytes(content, GENERATING_POLICIES)
         self.generating = GeneratingPolicySegment(segment)
 
+    def _serve_images(self, raws: list[Json]) -> None:
+        found = [decode_served(raw) for raw in raws]
+        content = PoliciesWriter().encode(
+            [
+                encode_image_policy(compile_image_policy(one))
+                for one in found
+                if isinstance(one, ImageValidatingPolicy)
+            ],
+            generation=self.generation,
+            salt=bytes(16),
+            segment=IMAGE_POLICIES,
+        )
+        self.images = ImagePolicySegment(Segment.from_bytes(content, IMAGE_POLICIES))
+
     def label(self, namespace: str, **labels: str) -> None:
         """Publish labels of a namespace."""
         self.labels[namespace] = labels
@@ -158,6 +178,9 @@ class World:
 
     def mutating_policies(self) -> MutatingPolicySegment | None:
         return self.mutating
+
+    def image_policies(self) -> ImagePolicySegment | None:
+        return self.images
 
     def generating_policies(self) -> GeneratingPolicySegment | None:
         return self.generating

@@ -17,11 +17,16 @@ import pytest
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
-from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX, REVIEW_MESSAGES_CHARACTERS_MAX
+from kyverno_mp.limits import (
+    MESSAGE_CHARACTERS_MAX,
+    RECALL_MESSAGES_CHARACTERS_MAX,
+    REVIEW_MESSAGES_CHARACTERS_MAX,
+)
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.reporting import Reporting
 from kyverno_mp.program.validating_policy import evaluate
+from kyverno_mp.program.validating_policy.group import Group
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.program.validating_policy.source import CelPolicySource
 from kyverno_mp.queues.journal import Journal, JournalReader
@@ -731,3 +736,27 @@ def test_what_reads_more_is_judged_each_time(
     for name in ("one", "two"):
         assert server.ask("/vpol/a/odd", object=pod(name=name))["allowed"]
     assert evaluated.count("odd") == 2
+
+
+def test_outcomes_with_long_messages_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their author decides how long they are, and each object makes another one."""
+    quoting = {
+        "expression": "object.metadata.name == 'x'",
+        "messageExpression": "'z' + object.metadata.annotations.a",
+    }
+    shared: list[int] = []
+    verdicts = Group.verdicts
+
+    def counting(self: Any, outcome: Any) -> Any:
+        shared.append(sum(map(len, outcome.messages)))
+        return verdicts(self, outcome)
+
+    monkeypatch.setattr(Group, "verdicts", counting)
+    found = compiled(policy("a", quoting), policy("b", quoting))
+    server = Server(found, tmp_path)
+    for length in (1, RECALL_MESSAGES_CHARACTERS_MAX):
+        denied = server.ask("/vpol/a/b", object=pod(annotations={"a": "z" * length}))
+        assert "z" in denied["status"]["message"]
+    assert shared == [4]

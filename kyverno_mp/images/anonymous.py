@@ -1,0 +1,52 @@
+"""Read registries for namespaced ImageValidatingPolicies, without credentials.
+
+Room: images. Takes: the clients of a service, Settings. Gives: ``for_policies``.
+Next: images/policies/review.py. May touch: nothing outside its arguments.
+Source: docs/differences.md (ImageValidatingPolicies).
+
+SAFETY: expressions of a policy see the configuration of images. The author of a
+namespaced policy must not read private images with the operator's credentials, nor with
+any Secret of the operator's namespace.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.images.access import RegistrySettings, ServedClients
+from kyverno_mp.program.ports import RegistryAccess
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import DockerConfig
+from kyverno_mp.registry.exchange import Exchange
+from kyverno_mp.settings.settings import Settings
+
+
+def for_policies(
+    clients: Callable[[RegistryAccess], Client],
+    settings: Settings,
+    send: Exchange,
+    user_agent: str,
+) -> Callable[[RegistryAccess], Client]:
+    """Return the client of each access; ``clients``: those of cluster policies.
+
+    Raises, when it is called: ExpressionFailed for credentials of a namespaced policy.
+    """
+    anonymous = ServedClients(
+        RegistrySettings(
+            namespace=settings.namespace, insecure=settings.allow_insecure_registry
+        ),
+        send,
+        user_agent,
+        None,
+        DockerConfig(Path("/nonexistent")),
+    )
+
+    def client(access: RegistryAccess) -> Client:
+        if not access.is_tenants:
+            return clients(access)
+        if access.providers or access.secrets:
+            text = "a namespaced policy reads registries without credentials"
+            raise ExpressionFailed("registry.credentials", text)
+        return anonymous(access)
+
+    return client

@@ -1,0 +1,53 @@
+"""List the expressions of an ImageValidatingPolicy, and what they depend on.
+
+Room: program. Takes: ImageValidatingPolicyIR. Gives: reads_namespace. Next:
+evaluate.py. May touch: nothing outside its arguments. Source: docs/behaviour/cel 10.4.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.ir.image_policies import (
+    AttestorIR,
+    ImageBodyIR,
+    ImageValidatingPolicyIR,
+)
+
+_NAMESPACE: Final = "namespaceObject"
+
+
+def reads_namespace(ir: ImageValidatingPolicyIR) -> bool:
+    """Return whether the Namespace, or its labels, may decide."""
+    given = [body.constraints for body in ir.bodies]
+    if any(one is not None and one.namespace_selector is not None for one in given):
+        return True
+    return any(_NAMESPACE in one.text for one in _expressions_of(ir))
+
+
+def _expressions_of(ir: ImageValidatingPolicyIR) -> Iterator[Expression]:
+    for body in ir.bodies:
+        yield from _of_body(body)
+    for exception in ir.exceptions:
+        yield from (one.expression for one in exception.conditions)
+
+
+def _of_body(body: ImageBodyIR) -> Iterator[Expression]:
+    for named in (*body.conditions, *body.images, *body.variables, *body.annotations):
+        yield named.expression
+    for given in body.validations:
+        yield given.expression
+        if given.message_expression is not None:
+            yield given.message_expression
+    for attestor in body.attestors:
+        yield from _of_attestor(attestor)
+
+
+def _of_attestor(given: AttestorIR) -> Iterator[Expression]:
+    cosign, notary = given.cosign, given.notary
+    texts = [] if cosign is None else [cosign.key, cosign.certificate, cosign.chain]
+    if notary is not None:
+        texts += [notary.certificates, notary.stamping]
+    for text in texts:
+        if text is not None and text.expression is not None:
+            yield text.expression

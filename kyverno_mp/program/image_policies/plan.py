@@ -1,0 +1,224 @@
+"""Evaluate the ImageValidatingPolicies that one review concerns.
+
+Room: program. Takes: the linked policies of a path. Gives: ImagePlan and ImagePlanner,
+run by webhook/review/cel_validating.py. Next: evaluate.py.
+May touch: registries and the cluster, only through the ports.
+Source: docs/behaviour/cel 10.4; docs/behaviour/images 8; Kyverno
+pkg/webhooks/resource/ivpol/handler.go, pkg/cel/policies/ivpol/engine/engine.go.
+
+SAFETY: upstream's validating webhook believes an annotation that its mutating webhook
+is to have written. Here the policies are evaluated where the request is decided, so
+nothing that a user writes into an object counts as a verdict.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    Error,
+    ExpressionFailed,
+    Preempted,
+    SnapshotUnusable,
+    without_frames,
+)
+from kyverno_mp.expr.scope import Pace, Runtime
+from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import cut
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.image_policies.evaluate import (
+    Begin,
+    Images,
+    LinkedImagePolicy,
+)
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.validating_policy.group import DENY, Verdict, Verdicts
+from kyverno_mp.program.validating_policy.plan import (
+    UNKNOWN,
+    bound,
+    is_in_namespace,
+    namespace_object,
+)
+from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
+from kyverno_mp.program.validating_policy.source import CelSource
+
+_FAIL: Final = "Fail"
+
+
+class ImagePlan:
+    """The policies that may apply to one request, selected and not yet run."""
+
+    __slots__ = (
+        "_begin",
+        "_done",
+        "_engine",
+        "_policies",
+        "_request",
+        "fails",
+        "left_out",
+        "needs_io",
+        "reads_namespace",
+        "reads_registry",
+    )
+
+    def __init__(
+        self,
+        engine: Engine,
+        request: Request,
+        policies: Sequence[LinkedImagePolicy],
+        begin: Begin | None,
+    ) -> None:
+        self._engine = engine
+        self._request = request
+        self._policies = policies
+        self._begin = begin
+        self._done: list[Verdict | None] = []
+        """By position of the policy; None: it was not evaluated, or does not apply."""
+        self.left_out: list[tuple[LinkedImagePolicy, Exception]] = []
+        """Policies that could not be evaluated by no fault of an expression; also those
+        of which an exception failed."""
+        self.needs_io = self.reads_registry = True
+        self.fails = any(map(_fails, policies))
+        self.reads_namespace = any(one.reads_namespace for one in policies)
+
+    def run(self, deadline_ns: int, pace: Pace | None = None) -> Verdicts:
+        """Evaluate all policies in order. Raises: Preempted, DeadlinePassed."""
+        done: list[Verdict | None] = []
+        self._done, self.left_out = done, []
+        request = self._request
+        runtime = self._engine.open(request, deadline_ns, pace).runtime
+        namespace = None
+        if self.reads_namespace:
+            namespace = namespace_object(self._engine, request, deadline_ns)
+        ports = self._engine.cluster_data.cel
+        faults: list[ExpressionFailed] = []
+        facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
+        shared, images = ReviewShared(request), Images(self._begin)
+        characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
+        for linked in self._policies:
+            runtime.begin_policy(linked, is_tenant=bool(linked.ir.policy.namespace))
+            is_evaluated = True
+            try:
+                results = [
+                    one.result
+                    for one in linked.evaluate(facts, shared, images)
+                    if one.result is not None
+                ]
+            except Preempted:
+                raise
+            except Exception as error:
+                if isinstance(error, DeadlinePassed) and self._is_over(runtime):
+                    raise
+                self.left_out.append((linked, without_frames(error)))
+                is_evaluated, results = False, [_not_evaluated(error)]
+            self.left_out += [(linked, fault) for fault in faults]
+            faults.clear()
+            characters_left -= bound(results, characters_left)
+            found = _verdict(linked, results, is_evaluated=is_evaluated)
+            done.append(found if results else None)
+        return self.verdicts()
+
+    def verdicts(self) -> Verdicts:
+        """Return the verdicts so far, in policy order."""
+        found = [one for one in tuple(self._done) if one is not None]
+        return Verdicts(found, [one.response for one in found])
+
+    def unfinished_fails(self) -> bool:
+        """Return whether the failurePolicy of a policy without a verdict denies."""
+        return any(map(_fails, self._policies[len(self._done) :]))
+
+    def _is_over(self, runtime: Runtime) -> bool:
+        end_ns = runtime.review_deadline_ns
+        return not end_ns or self._engine.now_ns() >= end_ns
+
+
+class ImagePlanner:
+    """Creates plans from one snapshot generation."""
+
+    __slots__ = ("_begin", "_engine", "_knows", "_source")
+
+    def __init__(
+        self,
+        engine: Engine,
+        source: CelSource[LinkedImagePolicy],
+        knows: Callable[[str], bool],
+        begin: Begin | None,
+    ) -> None:
+        """``knows`` returns whether a policy key exists, or existed until now.
+
+        ``begin`` begins the images of one review, None = there is no registry to ask.
+        """
+        self._engine = engine
+        self._source = source
+        self._knows = knows
+        self._begin = begin
+
+    def plan(
+        self,
+        request: Request,
+        names: frozenset[str],
+        *,
+        is_namespaced: bool,
+        pace: Pace | None = None,
+    ) -> ImagePlan | None:
+        """Select the policies of a path; None when none applies.
+
+        ``names``: those of the path, empty = all. Raises: Preempted, as ``pace`` does.
+        """
+        if is_namespaced and not is_in_namespace(request):
+            return None
+        namespace = request.namespace if is_namespaced else ""
+        policies = [
+            one
+            for one in self._source.candidates(request, namespace, pace)
+            if (not names or one.ir.policy.name in names) and one.may_match(request)
+        ]
+        if not policies:
+            return None
+        return ImagePlan(self._engine, request, policies, self._begin)
+
+    def require(self, keys: Iterable[str]) -> None:
+        """Do nothing if the worker knows these policies.
+
+        Raises: SnapshotUnusable for a policy that another replica registered and that
+        this worker does not know yet.
+        """
+        for key in keys:
+            if not self._knows(key):
+                raise SnapshotUnusable(UNKNOWN, f"policy {key} is not known yet")
+
+
+def _fails(linked: LinkedImagePolicy) -> bool:
+    """Return whether a request is denied if the policy cannot be evaluated."""
+    return linked.ir.policy.failure_policy == _FAIL and DENY in linked.ir.actions
+
+
+def _verdict(
+    linked: LinkedImagePolicy, results: list[RuleResult], *, is_evaluated: bool
+) -> Verdict:
+    """Return the verdict of a policy.
+
+    KYVERNO: an error denies whatever the failurePolicy says, also that of a registry:
+    who controls one could otherwise get images past a policy by answering nothing.
+    """
+    enforces = DENY in linked.ir.actions
+    response = PolicyResponse(
+        linked.ir.policy, results, "Enforce" if enforces else "Audit"
+    )
+    denies = enforces if is_evaluated else _fails(linked)
+    return Verdict(response, linked.ir.actions, denies)
+
+
+def _not_evaluated(error: Exception) -> RuleResult:
+    """Return the error of a policy that could not be evaluated."""
+    text = "internal error, see the log"
+    if isinstance(error, Error):
+        text = f"{error.message} ({error.code})"
+    return RuleResult(
+        "evaluation",
+        result.IMAGE_VERIFY,
+        result.ERROR,
+        cut(f"failed to evaluate policy: {text}"),
+    )

@@ -1,0 +1,45 @@
+"""List the policies in CEL that are reported, but whose objects are not scanned.
+
+Room: reports. Takes: segments of policies. Gives: the keys of their rows, which stay
+as long as the policies are in force. Next: plan.py. May touch: nothing outside its
+arguments.
+Source: docs/behaviour/controllers 6.3, 6.5.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.program.reporting import DISABLED
+from kyverno_mp.reports.entries import GENERATING, IMAGES, merge_key_of
+from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
+from kyverno_mp.snapshot.image_policies import ImagePolicySegment
+
+
+def unscanned_keys(
+    generating: GeneratingPolicySegment | None, images: ImagePolicySegment | None
+) -> Iterator[tuple[str, set[bytes] | None]]:
+    """Yield each source with the keys of its rows, None where they are not known."""
+    keys = None
+    if generating is not None:
+        count = generating.policy_count
+        keys = _keys(generating.generating_policy(at).policy for at in range(count))
+    yield GENERATING, keys
+    keys = None
+    if images is not None:
+        count = images.policy_count
+        keys = _keys(images.image_policy(at).policy for at in range(count))
+    yield IMAGES, keys
+
+
+def _keys(policies: Iterable[PolicyIR]) -> set[bytes]:
+    return {
+        key_of_names(merge_key_of(policy, ""))
+        for policy in policies
+        if not is_disabled(policy)
+    }
+
+
+def is_disabled(policy: PolicyIR) -> bool:
+    """Return whether the policy is left out of reports."""
+    return any(name == DISABLED for name, _ in policy.labels)

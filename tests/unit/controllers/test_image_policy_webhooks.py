@@ -1,0 +1,100 @@
+"""The webhooks and the status of ImageValidatingPolicies.
+
+A failure means: the API server does not ask us about images that a policy concerns.
+"""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from kyverno_mp.controllers.cel_status import cel_status_of
+from kyverno_mp.controllers.webhook_config.cel import (
+    cel_mutating_webhooks,
+    cel_webhooks,
+)
+from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
+from kyverno_mp.controllers.webhook_config.options import WebhookOptions
+from kyverno_mp.policy.served_cel import AnyServedPolicy
+
+PODS = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+}
+LABELLED = {"name": "prod", "expression": "has(object.metadata.labels)"}
+
+
+def decoded(*raws: dict[str, Any]) -> tuple[AnyServedPolicy, ...]:
+    return DecodedCelPolicies().decode(json.dumps(raw).encode() for raw in raws)
+
+
+def policy(name: str = "p", namespace: str = "", **spec: Any) -> dict[str, Any]:
+    kind = f"{'Namespaced' if namespace else ''}ImageValidatingPolicy"
+    return {
+        "apiVersion": "policies.kyverno.io/v1beta1",
+        "kind": kind,
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "spec": {
+            "matchConstraints": {"resourceRules": [PODS]},
+            "attestors": [{"name": "n", "notary": {"certs": {"value": "c"}}}],
+            "validations": [{"expression": "true"}],
+            **spec,
+        },
+    }
+
+
+def webhooks(*raws: dict[str, Any]) -> dict[str, Any]:
+    options = WebhookOptions(ca_bundle=b"ca")
+    found = decoded(*raws)
+    assert cel_mutating_webhooks(found, options) == []
+    return {one["name"]: one for one in cel_webhooks(found, options)}
+
+
+def test_policies_share_a_webhook_with_their_copies() -> None:
+    ((name, found),) = webhooks(policy("b"), policy("a")).items()
+    assert name == "ivpol.validate.kyverno.svc-fail"
+    assert found["clientConfig"]["service"]["path"] == "/ivpol/validate/a/b"
+    resources = {one for rule in found["rules"] for one in rule["resources"]}
+    assert {"pods", "deployments", "cronjobs"} <= resources
+
+
+def test_conditions_make_a_webhook_of_its_own() -> None:
+    given = policy(matchConditions=[LABELLED], failurePolicy="Ignore")
+    ((name, found),) = webhooks(given).items()
+    assert name == "ivpol.validate.kyverno.svc-ignore-finegrained-p"
+    assert found["clientConfig"]["service"]["path"] == "/ivpol/validate/p"
+    assert [one["name"] for one in found["matchConditions"]][:3] == [
+        "autogen-prod",
+        "autogen-cronjobs-prod",
+        "autogen-defaults-prod",
+    ]
+
+
+def test_namespaced_policies_get_their_own_namespace_alone() -> None:
+    ((name, found),) = webhooks(policy(namespace="a")).items()
+    assert name == "nivpol.validate.kyverno.svc-fail"
+    assert found["clientConfig"]["service"]["path"] == "/nivpol-keys/a/p"
+    expected = {
+        "key": "kubernetes.io/metadata.name",
+        "operator": "In",
+        "values": ["a"],
+    }
+    assert expected in found["namespaceSelector"]["matchExpressions"]
+
+
+def test_what_is_off_or_of_payloads_is_not_registered() -> None:
+    off = policy("a", evaluation={"admission": {"enabled": False}})
+    assert webhooks(off, policy("b", evaluation={"mode": "JSON"})) == {}
+
+
+def test_the_status_has_the_copies() -> None:
+    (given,) = decoded(policy(matchConditions=[LABELLED]))
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    found = cel_status_of(given, {}, now, ready=True, message="")
+    assert found["conditionStatus"]["ready"] is True
+    configs = found["autogen"]["configs"]
+    assert set(configs) == {"cronjobs", "defaults"}
+    spec = configs["cronjobs"]["spec"]
+    assert spec["attestors"] == [{"name": "n", "notary": {"certs": {"value": "c"}}}]
+    assert "jobTemplate" in spec["matchConditions"][0]["expression"]

@@ -1,0 +1,72 @@
+"""Rows of ImageValidatingPolicies: what reviews found stays while there is the policy.
+
+A failure means: reports lose what reviews found about images, or keep it for ever.
+"""
+
+from typing import Any
+
+import pytest
+
+from kyverno_mp.reports.entries import Row
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.reports.test_merging import holding, merge, review
+from tests.unit.reports.world import World, new_cluster, pod, report_of, results
+
+SOURCE = "KyvernoImageValidatingPolicy"
+
+
+def ivpol(name: str, *, namespace: str = "") -> dict[str, Any]:
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE"],
+        "resources": ["pods"],
+    }
+    kind = f"{'Namespaced' if namespace else ''}ImageValidatingPolicy"
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": kind,
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "true"}],
+        },
+    }
+
+
+@pytest.fixture(name="world")
+def fixture_world(api: FakeApi) -> World:
+    return new_cluster(api)
+
+
+@pytest.mark.parametrize("namespace", ["", "a"])
+def test_a_row_stays_as_long_as_its_policy(
+    api: FakeApi, world: World, namespace: str
+) -> None:
+    world.serve(ivpol("p", namespace=namespace))
+    key = f"{namespace}/p".strip("/")
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, Row(source=SOURCE, policy=key, rule="p", result="fail"))
+        merge(one)
+        one.settle()
+        assert results(report_of(api, raw)) == [(key, "p", "fail")]
+        world.serve(ivpol("p", namespace=namespace), ivpol("other"))
+        one.settle()
+        assert results(report_of(api, raw)) == [(key, "p", "fail")]
+        world.serve(ivpol("other"))
+        one.settle()
+        assert report_of(api, raw) is None
+
+
+def test_without_the_policies_rows_stay(api: FakeApi, world: World) -> None:
+    """A leader of an older version does not publish them."""
+    world.serve(ivpol("p"))
+    raw = pod(api)
+    with holding(api, world) as one:
+        review(api, raw, Row(source=SOURCE, policy="p", rule="p", result="pass"))
+        merge(one)
+        world.serve()
+        world.images = None
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "p", "pass")]

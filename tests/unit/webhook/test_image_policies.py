@@ -1,0 +1,447 @@
+"""ImageValidatingPolicies answer reviews: from documents through a snapshot.
+
+A failure means: an image that the command line refuses comes into the cluster, or the
+author of a namespaced policy reads images with the operator's credentials.
+"""
+
+import base64
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable
+from kyverno_mp.images.policies.review import PolicyReader
+from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.leader.policy_store import PolicySet
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
+from kyverno_mp.program.image_policies.plan import ImagePlanner
+from kyverno_mp.program.image_policies.ports import ImageQuery, PolicyImages
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.validating_policy.source import CelSource
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import Credentials
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
+from kyverno_mp.snapshot.policies import PoliciesWriter
+from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.images import served_images
+from kyverno_mp.webhook.policy_review import PolicyReview, ReviewOptions
+from kyverno_mp.webhook.review.dependencies import Dependencies
+from kyverno_mp.webhook.review.handlers import handlers_of
+from kyverno_mp.webhook.review.service import Service
+from tests.image_rig import Contents, Repository, Signer, serving
+from tests.images import rig
+from tests.images.test_image_policies import Trust
+from tests.unit.webhook.stub import StubEvaluate, StubRecords
+from tests.unit.webhook.test_cel_policies import (
+    PODS,
+    asked,
+    compiled,
+    exception,
+    message,
+)
+
+SIGNED = "images.containers.all(i, verifyImageSignatures(i, [attestors.us]) > 0)"
+IS_SIGNED = {"expression": SIGNED, "message": "not signed"}
+USER = {
+    "expression": (
+        "images.containers.all(i, getImageData(i).ConfigData.Config.User == '1000')"
+    ),
+    "message": "no user",
+}
+LATER_NS = 2**62
+NO_LOG = {
+    "url": "http://log.example",
+    "insecureIgnoreTlog": True,
+    "insecureIgnoreSCT": True,
+}
+
+
+def policy(
+    name: str = "p",
+    *validations: dict[str, Any],
+    signer: Signer | None = None,
+    namespace: str = "",
+    **spec: Any,
+) -> dict[str, Any]:
+    key = "junk" if signer is None else signer.pem
+    return {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": f"{'Namespaced' if namespace else ''}ImageValidatingPolicy",
+        "metadata": {"name": name} | ({"namespace": namespace} if namespace else {}),
+        "spec": {
+            "matchConstraints": {"resourceRules": [PODS]},
+            "attestors": [
+                {"name": "us", "cosign": {"key": {"data": key}, "ctlog": NO_LOG}}
+            ],
+            "validations": list(validations or (IS_SIGNED,)),
+            **spec,
+        },
+    }
+
+
+def pod(*images: str, **metadata: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "a", **metadata},
+        "spec": {"containers": [{"name": "c", "image": one} for one in images]},
+    }
+
+
+def _nothing(*_: Any) -> tuple[int, bytes]:
+    raise AssertionError("nothing may be asked")
+
+
+class Lane:
+    """Runs at once, and counts."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def run(self, evaluate: Callable[[Any], bytes], *_: Any) -> bytes:
+        self.ran += 1
+        return evaluate(None)
+
+
+class Server:
+    """A worker's service over the snapshot of some documents."""
+
+    def __init__(self, found: PolicySet, folder: Path, begin: Begin | None) -> None:
+        content = PoliciesWriter().encode(
+            found.cel.get(IMAGE_POLICIES, ()),
+            generation=1,
+            salt=os.urandom(16),
+            names=[
+                f"{one.namespace}/{one.name}" if one.namespace else one.name
+                for one in found.policies
+            ],
+            segment=IMAGE_POLICIES,
+        )
+        path = folder / "images.segment"
+        path.write_bytes(content)
+        path.chmod(0o600)
+        segment = ImagePolicySegment(Segment.attach(path, IMAGE_POLICIES))
+        clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
+        engine = Engine(ClusterData(), clock, threading.Lock())
+        source = CelSource(
+            engine, segment, lambda at: LinkedImagePolicy(segment.image_policy(at))
+        )
+        planner = ImagePlanner(engine, source, segment.knows, begin)
+        self.records, self.slow, self.images = StubRecords(), Lane(), Lane()
+        self.service = Service(
+            Dependencies(
+                records=self.records,
+                monotonic_ns=time.monotonic_ns,
+                slow_lane=self.slow,  # type: ignore[arg-type] # what is used of it
+                image_lane=self.images,  # type: ignore[arg-type] # likewise
+            ),
+            handlers_of(StubEvaluate(None), cel_images=lambda: planner),
+        )
+
+    def ask(self, path: str, given: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        return asked(self.service, path, object=given, **changes)
+
+
+class Registry:
+    """A registry with one image of one signer."""
+
+    def __init__(self, contents: Contents, host: str) -> None:
+        self.signer = Signer()
+        self.contents = contents
+        self.image = f"{host}/app:v1"
+        self.repository = Repository("app")
+        self.digest = self.repository.image()
+        self.repository.sign(self.digest, self.signer)
+        self.repository.load(contents)
+        self.trust = Trust(rig.Sigstore())
+
+    def begin(self) -> PolicyImages:
+        client = Client(lambda _registry: Credentials(), user_agent="test")
+        return PolicyReader(
+            client=lambda _access: client,
+            now=lambda: rig.NOW,
+            until=lambda _given: LATER_NS,
+            trust=PolicyTrust(self.trust, _nothing),
+        ).begin()
+
+
+class Stub:
+    """Images of which only the reading matters."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.read: list[ImageQuery] = []
+
+    def begin(self) -> PolicyImages:
+        return self  # type: ignore[return-value] # what these policies call of it
+
+    def data(self, query: ImageQuery, _deadline_ns: int) -> Mapping[str, Any]:
+        self.read.append(query)
+        if self.error is not None:
+            raise self.error
+        names = ("resolvedImage", "registry", "repository", "tag", "digest")
+        return {
+            **dict.fromkeys((*names, "identifier"), "x"),
+            "image": query.image,
+            "imageIndex": None,
+            "manifest": {"schemaVersion": 2},
+            "config": {"config": {"User": "1000"}},
+        }
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    contents = Contents()
+    with serving(contents, is_canned=False) as host:
+        yield Registry(contents, host)
+
+
+def test_a_signed_image_passes(registry: Registry, tmp_path: Path) -> None:
+    found = compiled(policy(signer=registry.signer))
+    server = Server(found, tmp_path, registry.begin)
+    response = server.ask("/ivpol/validate/p", pod(registry.image))
+    assert response["allowed"] is True
+    assert "patch" not in response
+    # A registry that hangs occupies the threads for images alone.
+    assert (server.images.ran, server.slow.ran) == (1, 0)
+
+
+def test_another_signature_denies_with_upstreams_text(
+    registry: Registry, tmp_path: Path
+) -> None:
+    server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
+    text = message(server.ask("/ivpol/validate/p", pod(registry.image)))
+    assert text == "Policy p failed: not signed"
+
+
+def test_an_outcome_that_came_with_the_object_proves_nothing(
+    registry: Registry, tmp_path: Path
+) -> None:
+    """Upstream's validating webhook believes this annotation."""
+    server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
+    outcome = {"p": {"name": "p", "status": "pass", "message": "success"}}
+    forged = {"kyverno.io/image-verification-outcomes": json.dumps(outcome)}
+    given = pod(registry.image, annotations=forged)
+    assert message(server.ask("/ivpol/validate/p", given))
+
+
+def test_warnings_and_audits_deny_nothing(tmp_path: Path) -> None:
+    never = {"expression": "false", "message": "never"}
+    found = compiled(
+        policy("a", never, validationActions=["Warn"]),
+        policy("b", never, validationActions=["Audit"]),
+    )
+    response = Server(found, tmp_path, Stub().begin).ask("/ivpol/validate", pod("i"))
+    assert response["allowed"] is True
+    assert response["warnings"] == ["Policy a failed: never"]
+
+
+@pytest.mark.parametrize("failure_policy", ["Fail", "Ignore"])
+def test_a_registry_without_an_answer_denies(
+    tmp_path: Path, failure_policy: str
+) -> None:
+    """Who controls a registry chooses that."""
+    stub = Stub(RegistryUnavailable("registry.away", "no answer"))
+    found = compiled(policy("p", USER, failurePolicy=failure_policy))
+    text = message(Server(found, tmp_path, stub.begin).ask("/ivpol/validate", pod("i")))
+    assert text == "Policy p error: failed to evaluate policy: no answer"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (DeadlinePassed("images.deadline", "late"), "late (images.deadline)"),
+        (ValueError("defect"), "internal error, see the log"),
+    ],
+)
+def test_the_failure_policy_decides_for_what_was_not_evaluated(
+    tmp_path: Path, error: Exception, reason: str
+) -> None:
+    stub = Stub(error)
+    found = compiled(
+        policy("a", USER, failurePolicy="Ignore"),
+        policy("b", USER, failurePolicy="Fail"),
+    )
+    server = Server(found, tmp_path, stub.begin)
+    assert server.ask("/ivpol/validate/a", pod("i"))["allowed"] is True
+    text = message(server.ask("/ivpol/validate/b", pod("i")))
+    assert text == f"Policy b error: failed to evaluate policy: {reason}"
+    assert server.records.errors
+
+
+def test_one_broken_policy_affects_no_other(registry: Registry, tmp_path: Path) -> None:
+    bad = {"expression": "object.spec.nothing == 1"}
+    found = compiled(
+        policy("a", bad, validationActions=["Audit"]),
+        policy("b", signer=registry.signer),
+        policy("c", signer=Signer()),
+    )
+    server = Server(found, tmp_path, registry.begin)
+    assert server.ask("/ivpol/validate/a/b", pod(registry.image))["allowed"] is True
+    text = message(server.ask("/ivpol/validate/a/b/c", pod(registry.image)))
+    assert text == "Policy c failed: not signed"
+
+
+def test_what_the_conditions_leave_out_is_not_read(tmp_path: Path) -> None:
+    stub = Stub()
+    condition = {"name": "c", "expression": "object.metadata.name == 'q'"}
+    other = {"resourceRules": [{**PODS, "resources": ["secrets"]}]}
+    found = compiled(
+        policy("a", USER, matchConditions=[condition]),
+        policy("b", USER, matchConstraints=other),
+        policy("c", USER, matchImageReferences=[{"glob": "ghcr.io/*"}]),
+    )
+    server = Server(found, tmp_path, stub.begin)
+    assert server.ask("/ivpol/validate", pod("i"))["allowed"] is True
+    assert stub.read == []
+
+
+def test_a_deletion_is_about_the_old_object(tmp_path: Path) -> None:
+    stub = Stub()
+    rules = {"resourceRules": [{**PODS, "operations": ["DELETE"]}]}
+    found = compiled(policy("p", USER, matchConstraints=rules))
+    server = Server(found, tmp_path, stub.begin)
+    response = asked(
+        server.service,
+        "/ivpol/validate/p",
+        operation="DELETE",
+        object=None,
+        oldObject=pod("old"),
+    )
+    assert response["allowed"] is True
+    assert {one.image for one in stub.read} == {"old"}
+
+
+def test_controllers_of_pods(registry: Registry, tmp_path: Path) -> None:
+    server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
+    given = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "a"},
+        "spec": {"template": {"spec": pod(registry.image)["spec"]}},
+    }
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    resource = {"group": "apps", "version": "v1", "resource": "deployments"}
+    answer = server.ask("/ivpol/validate/p", given, kind=kind, resource=resource)
+    assert message(answer) == "Policy p failed: not signed"
+
+
+def test_exceptions(tmp_path: Path) -> None:
+    never = {"expression": "false", "message": "never"}
+    condition = {"name": "c", "expression": "object.metadata.name == 'p'"}
+    found = compiled(
+        policy("p", never),
+        exception("p", kind="ImageValidatingPolicy", matchConditions=[condition]),
+    )
+    server = Server(found, tmp_path, Stub().begin)
+    assert server.ask("/ivpol/validate/p", pod("i"))["allowed"] is True
+    assert message(server.ask("/ivpol/validate/p", pod("i", name="q")))
+
+
+def test_policies_of_a_namespace(tmp_path: Path) -> None:
+    never = {"expression": "false", "message": "never"}
+    server = Server(compiled(policy("p", never, namespace="a")), tmp_path, Stub().begin)
+    for path in ("/nivpol-keys/a/p", "/nivpol/validate/p"):
+        assert message(server.ask(path, pod("i"))) == "Policy p failed: never"
+        assert server.ask(path, pod("i"), namespace="b")["allowed"] is True
+    assert server.ask("/ivpol/validate", pod("i"))["allowed"] is True
+    with pytest.raises(HttpError) as unknown:
+        server.ask("/nivpol-keys/a/q", pod("i"))
+    assert unknown.value.status == 503
+
+
+def test_refused_policies_are_not_served() -> None:
+    found = compiled(policy("p", {"expression": "1 + 1"}))
+    (status,) = found.policies
+    assert not status.ready
+    assert not found.cel.get(IMAGE_POLICIES)
+
+
+class Secrets:
+    """The operator's Secrets: who asked for which."""
+
+    def __init__(self, host: str) -> None:
+        self.asked: list[str] = []
+        auth = base64.b64encode(b"operator:secret").decode()
+        config = json.dumps({"auths": {host: {"auth": auth}}}).encode()
+        self._data = {".dockerconfigjson": base64.b64encode(config).decode()}
+
+    def read(self, name: str) -> Any:
+        self.asked.append(name)
+        return {"data": self._data}
+
+
+@pytest.mark.parametrize("namespace", ["", "a"])
+@pytest.mark.parametrize("names_secret", [False, True])
+def test_a_namespaced_policy_reads_without_the_operators_credentials(
+    registry: Registry,
+    tmp_path: Path,
+    namespace: str,
+    names_secret: bool,  # noqa: FBT001 - a column
+) -> None:
+    """Its expressions see the configuration of images, also of private ones."""
+    secrets = Secrets(registry.image.partition("/")[0])
+    settings = Settings(
+        standalone=True,
+        registry_allowlist="*,127.0.0.0/8",
+        image_pull_secrets="pull",
+    )
+    served = served_images(
+        settings, None, secrets.read, lambda _event: None, lambda _event: None
+    )
+    shows = {"expression": "getImageData(images.containers[0]).Digest != ''"}
+    own: dict[str, Any] = {}
+    if names_secret:
+        own = {"credentials": {"secrets": ["pull"]}}
+    found = compiled(policy("p", shows, namespace=namespace, **own))
+    server = Server(found, tmp_path, served.policies)
+    path = "/nivpol-keys/a/p" if namespace else "/ivpol/validate/p"
+    response = server.ask(path, pod(registry.image))
+    assert secrets.asked == ([] if namespace else ["pull"])
+    if namespace and names_secret:
+        assert "reads registries without credentials" in message(response)
+    else:
+        assert response["allowed"] is True
+
+
+def created(raw: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer when the policy is created."""
+    group, _, version = raw["apiVersion"].partition("/")
+    request = {
+        "uid": "u",
+        "kind": {"group": group, "version": version, "kind": raw["kind"]},
+        "resource": {"group": group, "version": version, "resource": ""},
+        "operation": "CREATE",
+        "name": raw["metadata"]["name"],
+        "namespace": raw["metadata"].get("namespace", ""),
+        "userInfo": {"username": "kim"},
+        "object": raw,
+    }
+    body = json.dumps({"kind": "AdmissionReview", "request": request}).encode()
+    answer = PolicyReview(ReviewOptions()).answer("/policyvalidate", body)
+    response: dict[str, Any] = json.loads(answer)["response"]
+    return response
+
+
+def test_policies_are_reviewed_with_upstreams_texts() -> None:
+    assert created(policy())["allowed"] is True
+    text = message(created(policy("p", {"expression": "1 + 1"})))
+    assert text == (
+        'spec.validations[0].expression: Invalid value: "1 + 1":'
+        " output is expected to be of type bool"
+    )
+    calls = {"expression": 'http.Get("http://x") == "y"'}
+    assert "allowHTTPInNamespacedPolicies" in message(
+        created(policy("p", calls, namespace="a"))
+    )
+    assert created(policy("p", calls))["allowed"] is True
