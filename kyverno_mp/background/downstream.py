@@ -7,6 +7,8 @@ Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.
 
 Only objects whose labels name the policy and the rule are deleted, each with the uid
 and the version that was seen, so that an object whose labels changed stays.
+
+Over 400 lines: what reads and what writes generated objects share what was written.
 """
 
 import contextlib
@@ -29,7 +31,7 @@ from kyverno_mp.background.labels import (
     source_selector,
     text_of,
 )
-from kyverno_mp.background.update_request import Trigger
+from kyverno_mp.background.update_request import Place, Trigger
 from kyverno_mp.background.written import REVERTS_AT_ONCE, Written
 from kyverno_mp.errors import (
     ExpressionFailed,
@@ -81,6 +83,11 @@ class Found(NamedTuple):
     uid: str
     version: str
     labels: dict[str, str]
+
+    @property
+    def place(self) -> Place:
+        """Return kind, namespace and name."""
+        return self.resource.kind, *self.key
 
 
 class _Meta(msgspec.Struct, rename="camel"):
@@ -207,6 +214,10 @@ class Downstream:
         version = self._written.version(found.resource, found.key, found.uid)
         return version not in ("", found.version)
 
+    def is_written(self, found: Found) -> bool:
+        """Return whether an object, whatever it is now, was written here."""
+        return bool(self._written.version(found.resource, found.key, found.uid))
+
     def _is_wanted(self, live: Json, raw: Json) -> bool:
         if self._written.is_as_written(live, raw):
             return True
@@ -224,7 +235,7 @@ class Downstream:
         is_contest = reverts == REVERTS_AT_ONCE
         return Done(action, 0.0, is_contest, "" if live is None else last_manager(live))
 
-    def place_of(self, wanted: Generated) -> tuple[str, str, str]:
+    def place_of(self, wanted: Generated) -> Place:
         """Return kind, namespace and name that an object has, or would have.
 
         Raises: ExpressionFailed for an unknown kind; DependencyError.
@@ -233,17 +244,24 @@ class Downstream:
         return resource.kind, *key_of(raw)
 
     def find(
-        self, selector: Selector, kinds: Collection[tuple[str, str]] | None
+        self,
+        selector: Selector,
+        kinds: Collection[tuple[str, str]] | None,
+        namespace: str = "",
     ) -> Iterator[Found]:
         """Yield the objects with all these labels. ``kinds`` None: of every kind.
+
+        ``namespace``: the only one to look in, "" = everywhere.
 
         Raises: KubeRefused after the last kind, when a named one cannot be listed;
         other DependencyErrors at once.
         """
         refused: KubeRefused | None = None
         for resource in self._resources(kinds):
+            if namespace and not resource.namespaced:
+                continue
             try:
-                yield from self._listed(resource, selector)
+                yield from self._listed(resource, selector, namespace)
             except KubeRefused as error:
                 refused = error
         if refused is not None and kinds is not None:
@@ -311,7 +329,9 @@ class Downstream:
             if resource is not None:
                 yield resource
 
-    def _listed(self, resource: Resource, selector: Selector) -> list[Found]:
+    def _listed(
+        self, resource: Resource, selector: Selector, namespace: str
+    ) -> list[Found]:
         found: dict[str, Found] = {}
 
         def take(raw: msgspec.Raw) -> None:
@@ -323,7 +343,10 @@ class Downstream:
                 found[head.uid] = one
 
         scope = WatchScope(
-            resource=resource, label_selector=text_of(selector), metadata_only=True
+            resource=resource,
+            namespace=namespace,
+            label_selector=text_of(selector),
+            metadata_only=True,
         )
         # K8S: 404 for a list: the kind was removed, and its objects with it.
         with contextlib.suppress(KubeNotFound):

@@ -22,12 +22,14 @@ from kyverno_mp.background.outcome import Outcome
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.runner import TRANSIENT, Runner
 from kyverno_mp.background.update_request import (
+    CEL_GENERATE,
     COMPLETED,
     FAILED,
     MUTATE,
     UPDATE_REQUESTS,
     StoredRequest,
     Task,
+    joined,
 )
 from kyverno_mp.errors import DependencyError, KubeConflict
 from kyverno_mp.kube.apply import Objects
@@ -112,11 +114,14 @@ class Requests:
         key = task.trigger.key
         with self._lock:
             lane = self._lanes.setdefault(key, _Lane())
-            lane.tasks[task.type, task.policy, task.rule] = (task, 0)
+            name = (task.type, task.policy, task.rule)
+            if task.type == CEL_GENERATE and name in lane.tasks:
+                task = joined(lane.tasks[name][0], task)
+            lane.tasks[name] = (task, 0)
         if self._add(key):
             return True
         with self._lock:
-            lane.tasks.pop((task.type, task.policy, task.rule), None)
+            lane.tasks.pop(name, None)
         return False
 
     @property

@@ -7,13 +7,17 @@ Source: docs/behaviour/controllers 1.4, 5.1, 5.2; docs/pools.md 3.
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.limits import GENERATED_OBJECTS_MAX
 from kyverno_mp.values.jsonvalue import Json
 
+Place: TypeAlias = tuple[str, str, str]
+"""Kind, namespace and name of a generated object."""
 UPDATE_REQUESTS: Final = Resource(
     group="kyverno.io", version="v2", plural="updaterequests", kind="UpdateRequest"
 )
@@ -243,6 +247,8 @@ class Task(msgspec.Struct, frozen=True):
     """All is brought in line for the trigger, whether or not it still exists."""
     gone_source: str = ""
     """The uid of the clone source that was deleted."""
+    claims: frozenset[Place] | None = None
+    """Objects whose labels name the trigger, when nothing else does."""
 
     @property
     def operation(self) -> str:
@@ -282,6 +288,21 @@ class Task(msgspec.Struct, frozen=True):
         if self.request is None or self.is_late:
             return ""
         return (self.request.metadata.annotations or {}).get(SEEN_VERSION, "")
+
+
+def joined(before: Task, later: Task) -> Task:
+    """Return what does both: two events of a GeneratingPolicy for one trigger."""
+    claims = later.claims
+    if claims is not None:
+        claims = None if before.claims is None else claims | before.claims
+    if claims is not None and len(claims) > GENERATED_OBJECTS_MAX:
+        claims = later.claims
+    return replace(
+        later,
+        synchronizes=before.synchronizes and later.synchronizes,
+        is_whole=before.is_whole or later.is_whole,
+        claims=claims,
+    )
 
 
 _REQUEST: Final = msgspec.json.Decoder(StoredRequest)

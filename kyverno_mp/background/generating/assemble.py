@@ -75,25 +75,28 @@ class GeneratingParts:
         )
         for informer in self.policies.policies:
             informer.on_change(add_policy)
-        self._is_adopted = False
+        self._adopted: set[str] = set()
         self._is_following = False
 
     def adopt(self) -> None:
         """Do what is due: follow the recorded kinds, reconcile recorded policies.
 
-        Only when all policies are known: a policy that is not listed yet is not gone.
+        Only those of a kind that is listed: a policy that is not yet is not gone.
         """
         if not self._is_following:
             self._follow()
-        if self._is_adopted or not all(map(_is_known, self.policies.policies)):
-            return
-        try:
-            names = self.register.policies()
-        except DependencyError:
-            return
-        self._is_adopted = True
-        for name in names:
-            self._add_policy(policy_key(name))
+        for informer in self.policies.policies:
+            resource = informer.scope.resource
+            if not informer.synced or resource.kind in self._adopted:
+                continue
+            try:
+                names = self.register.policies()
+            except DependencyError:
+                return
+            self._adopted.add(resource.kind)
+            for key in map(policy_key, names):
+                if bool(key[0]) is resource.namespaced:
+                    self._add_policy(key)
 
     def problems(self) -> list[str]:
         """Return what is wrong at the moment."""
@@ -117,7 +120,3 @@ class GeneratingParts:
 def _is_absent(informer: Informer[Any]) -> bool:
     """Return whether an older installation of Kyverno's CRDs lacks the kind."""
     return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
-
-
-def _is_known(informer: Informer[Any]) -> bool:
-    return informer.synced or _is_absent(informer)

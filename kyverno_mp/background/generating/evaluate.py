@@ -67,11 +67,14 @@ class Evaluation:
         self, task: Task, policy: ReadyGenerating, trigger: Json
     ) -> Wanted | None:
         request = self._request(task, policy, trigger)
+        own = policy.ir.policy
+        if own.namespace and request.namespace != own.namespace:
+            # SAFETY: a tenant's policy must never see an object of others.
+            return None
         data, clock = self.dependencies.cluster_data, self.dependencies.clock
         engine = Engine(data, Clock(clock.now, clock.monotonic_ns))
         deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
         runtime = engine.open(request, deadline_ns).runtime
-        own = policy.ir.policy
         runtime.begin_policy(policy.linked, is_tenant=bool(own.namespace))
         collector = Collector(policy.name, task.trigger, self.kinds)
         is_review = bool(task.admission)

@@ -12,8 +12,8 @@ each scan interval; upstream syncs no namespaced one.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import Downstream
@@ -28,6 +28,7 @@ from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import (
     CEL_GENERATE,
+    Place,
     StoredRequest,
     Task,
     Trigger,
@@ -39,6 +40,8 @@ from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
+Claims: TypeAlias = dict[str, set[Place]]
+"""What names a trigger by its labels, by the trigger's key."""
 NAME: Final = "background-generating-policy"
 
 
@@ -114,18 +117,19 @@ class GeneratingEvents:
                 continue
             if ready is None:
                 continue
-            triggers = self._of_downstream(ready, refusals)
-            triggers |= self._existing.triggers(ready, refusals.add)
-            for trigger in triggers.values():
-                yield _task(ready, trigger)
+            claims: Claims = {}
+            triggers = self._of_downstream(ready, refusals, claims)
+            existing = self._existing.triggers(ready, refusals.add)
+            yield from _tasks(ready, triggers, existing, claims)
         refusals.tell()
 
     def _record(self, ready: ReadyGenerating) -> None:
-        """Record whether objects go with the policy; the kinds stay."""
+        """Record whether objects go with the policy; the kinds stay.
+
+        Also while it does not synchronise: it may again.
+        """
         known = self._register.of(ready.name)
-        if not ready.ir.synchronizes:
-            self._register.record(ready.name, None)
-        elif known.kinds:
+        if known.kinds:
             entry = Entry(ready.deletes_with_policy, known.kinds)
             self._register.record(ready.name, entry)
 
@@ -148,7 +152,7 @@ class GeneratingEvents:
         selector = policy_selector(policy)
         kinds = [(one.api_version, one.kind) for one in entry.kinds]
         with refusals.kept():
-            for found in self._downstream.find(selector, kinds):
+            for found in self._downstream.find(selector, kinds, policy_key(policy)[0]):
                 if found.labels.get(SOURCE_UID):
                     # KYVERNO: clones stay when their policy goes.
                     continue
@@ -159,29 +163,54 @@ class GeneratingEvents:
 
     def _tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
         triggers: dict[str, Trigger] = {}
+        existing: dict[str, Trigger] = {}
+        claims: Claims = {}
         if ready.ir.synchronizes:
-            triggers |= self._of_downstream(ready, refusals)
+            triggers = self._of_downstream(ready, refusals, claims)
         if ready.ir.generates_existing:
-            triggers |= self._existing.triggers(ready, refusals.add)
-        for trigger in triggers.values():
-            yield _task(ready, trigger)
+            existing = self._existing.triggers(ready, refusals.add)
+        yield from _tasks(ready, triggers, existing, claims)
 
     def _of_downstream(
-        self, ready: ReadyGenerating, refusals: Refusals
+        self, ready: ReadyGenerating, refusals: Refusals, claims: Claims
     ) -> dict[str, Trigger]:
-        """Return the triggers of what the policy generated."""
+        """Return the triggers of what the policy generated.
+
+        ``claims`` gets what names a trigger, unless this pool has written some of it.
+        """
         found: dict[str, Trigger] = {}
+        written: set[str] = set()
         entry = self._register.of(ready.name)
         kinds = [(one.api_version, one.kind) for one in entry.kinds]
         with refusals.kept():
-            for one in self._downstream.find(policy_selector(ready.name), kinds):
+            selector = policy_selector(ready.name)
+            namespace = ready.stored.key[0]
+            for one in self._downstream.find(selector, kinds, namespace):
                 owner = owner_of(one.labels)
                 if owner is not None:
-                    found[owner[1].key] = owner[1]
+                    key = owner[1].key
+                    found[key] = owner[1]
+                    claims.setdefault(key, set()).add(one.place)
+                    if self._downstream.is_written(one):
+                        written.add(key)
+        for key in written:
+            del claims[key]
         return found
 
 
-def _task(ready: ReadyGenerating, trigger: Trigger) -> Task:
+def _tasks(
+    ready: ReadyGenerating,
+    triggers: Mapping[str, Trigger],
+    existing: Mapping[str, Trigger],
+    claims: Claims,
+) -> Iterator[Task]:
+    """Yield a task for each trigger. ``existing`` ones no label had to name."""
     is_whole = ready.ir.synchronizes
     name = ready.ir.policy.name
-    return Task(CEL_GENERATE, ready.name, name, trigger, is_whole=is_whole)
+    for key, trigger in {**triggers, **existing}.items():
+        claimed = None if key in existing else claims.get(key)
+        yield Task(
+            *(CEL_GENERATE, ready.name, name, trigger),
+            is_whole=is_whole,
+            claims=None if claimed is None else frozenset(claimed),
+        )

@@ -31,6 +31,7 @@ from kyverno_mp.program.generate.labels import (
 )
 from kyverno_mp.values.selector import is_label_value
 
+LABEL_PREFIX: Final = "generate.kyverno.io/"
 GENERATED_TEXT: Final = f"{MANAGED_BY}={KYVERNO},{POLICY},!{RULE}"
 """The label selector of everything that GeneratingPolicies generate."""
 
@@ -71,16 +72,24 @@ def policy_selector(policy: str) -> dict[str, str | None]:
 
 
 def trigger_selector(policy: str, trigger: Trigger) -> dict[str, str | None]:
-    """Return the labels of what a policy generated for one trigger."""
-    selector = policy_selector(policy)
-    if trigger.uid:
-        return {**selector, TRIGGER_UID: trigger.uid}
-    return {
-        **selector,
+    """Return the labels of what a policy generated for one trigger.
+
+    SAFETY: all of them. A uid alone would do for objects of an honest author; labels
+    with the uid of one trigger and the name of another must not select those of both.
+    """
+    group, _, version = trigger.api_version.rpartition("/")
+    values = {
+        TRIGGER_GROUP: group,
+        TRIGGER_VERSION: version,
         TRIGGER_KIND: trigger.kind,
         TRIGGER_NAMESPACE: trigger.namespace,
-        TRIGGER_NAME: trigger.name,
     }
+    if trigger.uid:
+        values[TRIGGER_UID] = trigger.uid
+    if trigger.name:
+        values[TRIGGER_NAME] = trigger.name
+    named = {name: one for name, one in values.items() if is_label_value(one)}
+    return {**policy_selector(policy), **named}
 
 
 def owner_of(labels: Mapping[str, str]) -> tuple[str, Trigger] | None:

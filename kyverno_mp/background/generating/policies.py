@@ -18,14 +18,14 @@ from kyverno_mp.compiler.cel_policies import (
     compile_generating_with,
 )
 from kyverno_mp.compiler.cel_policies_review import review
-from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.errors import KubeNotFound, KubeUnavailable, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
-from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.cache import Informer, Project
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.policy.cel_policies import GeneratingPolicy, decode_cel_policy
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.policy.validating_policy import (
@@ -64,6 +64,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     namespace: str = ""
     uid: str = ""
     generation: int = 0
+    creation_timestamp: str = ""
     deletion_timestamp: str = ""
 
 
@@ -108,6 +109,16 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
         """``name`` or ``namespace/name``, as UpdateRequests name it."""
         return self.stored.name
 
+    def is_older_than(self, trigger: Json) -> bool:
+        """Return whether an object was created after the policy, which lists CREATE."""
+        created = str(trigger["metadata"].get("creationTimestamp") or "")
+        # K8S: times are of UTC, to the second.
+        is_listed = self.assumed_operation == _CREATE
+        return (
+            is_listed
+            and created > _HEAD.decode(self.stored.raw).metadata.creation_timestamp > ""
+        )
+
     @property
     def reads_secrets(self) -> bool:
         """Whether an expression may read Secrets, so that errors may quote them."""
@@ -149,6 +160,7 @@ class GeneratingPolicies:
 
     def __init__(self, client: Client, exceptions_in: str) -> None:
         """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        self._client = client
         self._objects = Objects(client)
         self._exceptions_in = exceptions_in
         self.policies = [
@@ -181,13 +193,39 @@ class GeneratingPolicies:
         return [policy_name(key) for one in self.policies for key in one.snapshot()]
 
     def live(self, name: str) -> StoredPolicy | None:
-        """Read a policy; None when it is gone. Raises: DependencyError."""
+        """Read a policy; None when it is gone.
+
+        Raises: KubeUnavailable while its kind is not served; DependencyError.
+        """
         key = policy_key(name)
         resource = self._of(key).scope.resource
         raw = self._objects.find(resource, key)
         if raw is None:
+            raw = self._listed(resource, key)
+        if raw is None:
             return None
         return stored_policy(resource, msgspec.json.encode(raw))
+
+    def _listed(self, resource: Resource, key: Key) -> Json | None:
+        """Read a policy from a list, which an unserved kind has not.
+
+        K8S: 404 for an object is the answer for both, e.g. while its definition is
+        replaced.
+        """
+        found: list[Json] = []
+        scope = WatchScope(
+            resource=resource,
+            namespace=key[0],
+            field_selector=f"metadata.name={key[1]}",
+        )
+        try:
+            list_all(
+                self._client, scope, lambda raw: found.append(msgspec.json.decode(raw))
+            )
+        except KubeNotFound as error:
+            text = f"{resource.plural} are not served"
+            raise KubeUnavailable("background.policy_kind", text) from error
+        return next((one for one in found if key_of(one) == key), None)
 
     def newest(self, name: str) -> ReadyGenerating | None:
         """Return a policy; it is read while it is not known, or its watch interrupted.

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import (
     CONTESTED,
@@ -92,8 +94,11 @@ class Generating:
         if policy is None:
             # background/generating/events.py sees to what it generated.
             return DONE
-        synchronizes = policy.ir.synchronizes
-        if task.synchronizes and not synchronizes:
+        own = policy.ir.policy.namespace
+        if own and task.trigger.namespace != own:
+            # SAFETY: labels, which anybody may write, name any object.
+            return DONE
+        if task.synchronizes and not policy.ir.synchronizes:
             return DONE
         stored = stored_trigger(task)
         if stored is not None and not task.deletes:
@@ -107,6 +112,22 @@ class Generating:
             if task.deletes or task.is_whole or task.synchronizes:
                 return self._delete_all(task, policy, is_known=live is not None)
             return DONE if live is not None else NO_TRIGGER
+        # Labels may name it in part, and what is written has to name it as a whole.
+        metadata = live["metadata"]
+        trigger = replace(
+            task.trigger,
+            namespace=str(metadata.get("namespace") or ""),
+            name=str(metadata.get("name") or ""),
+            uid=str(metadata.get("uid") or ""),
+        )
+        return self._follow(replace(task, trigger=trigger), policy, live)
+
+    def _follow(self, task: Task, policy: ReadyGenerating, live: Json) -> Outcome:
+        """Do what is due for a trigger that exists."""
+        own = policy.ir.policy.namespace
+        if own and task.trigger.namespace != own:
+            # SAFETY: labels may give an object of the cluster a namespace.
+            return DONE
         if task.deletes and task.operation == _DELETE:
             # Others may refuse the deletion, and it is stored after its admission.
             return NOT_DELETED
@@ -114,7 +135,7 @@ class Generating:
             return NOT_STORED
         if task.gone_source:
             return self._source_gone(task, policy, live)
-        if not synchronizes:
+        if not policy.ir.synchronizes:
             return self._generate(task, policy, live)
         return self._align(task, policy, live)
 
@@ -128,6 +149,8 @@ class Generating:
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
         """Write what is wanted, and delete the rest of what is the trigger's."""
         evaluated = self.evaluation.evaluate(task, policy, trigger)
+        if not self._is_known(task, evaluated, trigger):
+            return DONE
         return self._replace(task, policy, evaluated, lambda _one: True)
 
     def _source_gone(
@@ -140,12 +163,27 @@ class Generating:
         evaluated: Evaluated | None = None
         with contextlib.suppress(ExpressionFailed):
             evaluated = self.evaluation.evaluate(task, policy, trigger)
+        if not self._is_known(task, evaluated, trigger):
+            return DONE
         return self._replace(
             task,
             policy,
             evaluated,
             lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
         )
+
+    def _is_known(self, task: Task, evaluated: Evaluated | None, trigger: Json) -> bool:
+        """Return whether a trigger that labels name was ever one.
+
+        SAFETY: who may write labels must not make a policy generate for an object that
+        it was not to generate for. Where nothing is generated, nothing is to be known.
+        """
+        if task.claims is None or evaluated is None:
+            return True
+        if evaluated.policy.is_older_than(trigger):
+            return True
+        wanted = map(self.downstream.place_of, evaluated.wanted.objects)
+        return not task.claims.isdisjoint(wanted)
 
     def _replace(
         self,
@@ -167,7 +205,7 @@ class Generating:
         kept = {self.downstream.place_of(one) for one in objects}
         with refusals.kept():
             self._delete(
-                task, policy, lambda one: is_stale(one) and _place_of(one) not in kept
+                task, policy, lambda one: is_stale(one) and one.place not in kept
             )
         refusals.tell()
         return written
@@ -269,14 +307,9 @@ class Generating:
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
         with refusals.kept():
-            for one in self.downstream.find(selector, kinds):
+            for one in self.downstream.find(selector, kinds, policy.stored.key[0]):
                 if is_stale(one):
                     with refusals.kept():
                         if self.downstream.delete(one, selector):
                             recorder.deleted()
         refusals.tell()
-
-
-def _place_of(found: Found) -> tuple[str, str, str]:
-    """Return kind, namespace and name."""
-    return found.resource.kind, *found.key

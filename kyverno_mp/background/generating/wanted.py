@@ -12,7 +12,7 @@ expression has succeeded, so that a later error leaves no part of them behind.
 from collections.abc import Sequence
 from typing import Final
 
-from kyverno_mp.background.generating.labels import labels_of
+from kyverno_mp.background.generating.labels import LABEL_PREFIX, labels_of
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed
@@ -110,9 +110,15 @@ class Collector:
             metadata.pop(name, None)
         if namespace:
             metadata["namespace"] = namespace
-        labels = metadata.get("labels")
+        given = metadata.get("labels")
+        labels = given if type(given) is dict else {}
         metadata["labels"] = {
-            **(labels if type(labels) is dict else {}),
+            # SAFETY: a source has labels of its own origin, or of its author's choice.
+            **{
+                name: value
+                for name, value in labels.items()
+                if not name.startswith(LABEL_PREFIX)
+            },
             **labels_of(self._policy, self._trigger, source_uid),
         }
         return {**raw, "metadata": metadata}

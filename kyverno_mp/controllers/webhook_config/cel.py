@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from kyverno_mp.compiler.cel_policies import opted_in
 from kyverno_mp.compiler.match import build_selector
 from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
@@ -351,8 +352,14 @@ def _timeout_of(policy: AnyServedPolicy) -> int:
 def _conditions_of(policy: AnyServedPolicy) -> list[Json]:
     """Return the conditions to register, none if the API server would refuse one.
 
-    Those of a policy with autogen copies name the kinds that they are for.
+    Those of a policy with autogen copies name the kinds that they are for. What a
+    GeneratingPolicy keeps in step follows requests that no longer meet its conditions,
+    and deletions, which have no ``object``.
     """
+    if isinstance(policy, GeneratingPolicy):
+        evaluation = policy.spec.evaluation
+        if evaluation is not None and opted_in(evaluation.synchronize):
+            return []
     copies = list(copies_of(policy))
     if not copies:
         found = [(one.name, one.expression) for one in policy.spec.match_conditions]

@@ -52,6 +52,9 @@ def _record(review: Review, plan: GeneratingPlan) -> None:
     triggers = review.dependencies.triggers
     if triggers is None or review.request.dry_run:
         return
+    if review.request.username == review.dependencies.background_user:
+        # What a policy generates would trigger it, and others, again and again.
+        return
     try:
         found = plan.triggered()
         if found:

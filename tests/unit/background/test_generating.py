@@ -12,6 +12,7 @@ from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.settings.settings import Settings
 from tests.unit.background.world import (
@@ -27,7 +28,7 @@ from tests.unit.background.world import (
     term,
 )
 from tests.unit.cleanup.cluster import held_for
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import FakeApi, wait_for
 
 Json = Any
 CEL = "/apis/policies.kyverno.io/v1beta1"
@@ -620,3 +621,276 @@ def test_exceptions(api: FakeApi, *, exempt: bool) -> None:
         generated(api, one)
     assert content(api) == (None if exempt else "1")
     assert requests_left(api) == []
+
+
+def bait(  # noqa: PLR0913 - the parts of labels
+    api: FakeApi,
+    namespace: str,
+    *,
+    kind: str = "Pod",
+    trigger_namespace: str = "",
+    name: str = "",
+    uid: str = "",
+    policy_namespace: str = "",
+) -> str:
+    """Store an object of somebody else with labels of a policy; return its path."""
+    labels = {
+        "app.kubernetes.io/managed-by": "kyverno",
+        f"{PREFIX}policy-name": "p",
+        f"{PREFIX}trigger-version": "v1",
+        f"{PREFIX}trigger-kind": kind,
+        f"{PREFIX}trigger-namespace": trigger_namespace,
+        f"{PREFIX}trigger-name": name,
+    }
+    if uid:
+        labels[f"{PREFIX}trigger-uid"] = uid
+    if policy_namespace:
+        labels[f"{PREFIX}policy-namespace"] = policy_namespace
+    path = f"{CONFIG_MAPS.format(namespace)}/bait"
+    api.put(path, apiVersion="v1", kind="ConfigMap", metadata={"labels": labels})
+    return path
+
+
+NAMED_BY_LABELS = {
+    "of another namespace": ("Pod", "z"),
+    "of the cluster": ("Namespace", ""),
+    "of the cluster, with a namespace": ("Namespace", "a"),
+}
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+@pytest.mark.parametrize("name", NAMED_BY_LABELS)
+def test_labels_show_a_tenant_no_object_of_others(
+    api: FakeApi, name: str, *, is_event: bool
+) -> None:
+    """A tenant would read a Secret of another namespace by labels of its own."""
+    kind, namespace = NAMED_BY_LABELS[name]
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["*"],
+        "resources": ["pods", "namespaces"],
+    }
+    for path, of in (("namespaces/z", "Namespace"), ("namespaces/z/pods/z", "Pod")):
+        value = {"annotations": {"value": "secret"}}
+        api.put(f"/api/v1/{path}", apiVersion="v1", kind=of, metadata=value)
+    text = DATA.replace("object.metadata.namespace", '"a"')
+    policy(api, text, namespace="a", matchConstraints={"resourceRules": [rule]})
+
+    def lay() -> str:
+        return bait(
+            api,
+            "a",
+            kind=kind,
+            trigger_namespace=namespace,
+            name="z",
+            policy_namespace="a",
+        )
+
+    with held(api) as one:
+        generated(api, one, policy_name="a/p")
+        if is_event:
+            path = lay()
+            one.settle()
+            api.remove(path)
+            one.settle()
+    if not is_event:
+        lay()
+        with held(api) as one:
+            one.settle()
+            one.settle()
+    assert content(api) == "1"
+
+
+@pytest.mark.parametrize("is_event", [True, False])
+def test_labels_make_no_trigger(api: FakeApi, *, is_event: bool) -> None:
+    """A user without any policy would make one generate for what it left alone."""
+    named = DATA.replace('"out"', '"out-" + object.metadata.name')
+    trigger(api, "older")
+    policy(api, named)
+    with held(api) as one:
+        generated(api, one)
+        path = bait(api, "b", trigger_namespace="a", name="older")
+        one.settle()
+        if is_event:
+            api.remove(path)
+            one.settle()
+    if not is_event:
+        with held(api) as one:
+            one.settle()
+            one.settle()
+    made = f"{CONFIG_MAPS.format('a')}/out-"
+    assert content(api, f"{made}t") == "1"
+    assert content(api, f"{made}older") is None
+
+
+@pytest.mark.parametrize("created", ["2026-01-01T00:00:00Z", "2026-01-01T00:00:02Z"])
+def test_a_policy_that_changed_unseen(api: FakeApi, created: str) -> None:
+    """What it no longer generates would stay with every take-over."""
+    raw = policy(api)
+    metadata = {**raw["metadata"], "creationTimestamp": "2026-01-01T00:00:01Z"}
+    path = f"{CEL}/generatingpolicies/p"
+    api.put(path, **{**raw, "metadata": metadata})
+    with held(api) as one:
+        made = generated(api, one)
+    metadata = {**made["metadata"], "creationTimestamp": created}
+    api.put("/api/v1/namespaces/a/pods/t", **{**made, "metadata": metadata})
+    spec = {**raw["spec"], "generate": [{"expression": UPPER}]}
+    metadata = {
+        **raw["metadata"],
+        "generation": 2,
+        "creationTimestamp": "2026-01-01T00:00:01Z",
+    }
+    api.put(path, **{**raw, "metadata": metadata, "spec": spec})
+    with held(api) as one:
+        one.settle()
+        one.settle()
+    is_newer = created.endswith("2Z")
+    # Of an older trigger only labels say that it was one.
+    assert content(api) == (None if is_newer else "1")
+    other = f"{CONFIG_MAPS.format('a')}/other"
+    assert content(api, other) == ("1" if is_newer else None)
+
+
+def test_labels_of_two_triggers_delete_nothing(api: FakeApi) -> None:
+    """A user without any policy would have the objects of others deleted."""
+    policy(api)
+    with held(api) as one:
+        raw = generated(api, one)
+        before = stored(api, OUT)
+        uid = raw["metadata"]["uid"]
+        path = bait(api, "b", trigger_namespace="b", name="none", uid=uid)
+        one.settle()
+        api.remove(path)
+        one.settle()
+    assert stored(api, OUT) == before
+    assert not api.count("DELETE .*/namespaces/a/configmaps/out")
+
+
+def test_labels_in_part_change_no_object(api: FakeApi) -> None:
+    """The object would name its trigger in part, and stay when that is deleted."""
+    policy(api)
+    with held(api) as one:
+        raw = generated(api, one)
+        before = stored(api, OUT)
+        path = bait(api, "b", trigger_namespace="a", name="t")
+        one.settle()
+        api.remove(path)
+        one.settle()
+        assert stored(api, OUT) == before
+        api.remove("/api/v1/namespaces/a/pods/t")
+        request(api, raw, operation="DELETE", deletes=True)
+        one.settle()
+    assert stored(api, OUT) is None
+
+
+LABELS_OF_SOURCES = {
+    "of a generate rule": {"rule-name": "r", "policy-name": "other"},
+    "of a namespaced policy": {"policy-namespace": "z", "source-uid": "x"},
+}
+
+
+@pytest.mark.parametrize("name", LABELS_OF_SOURCES)
+def test_a_clone_is_its_policys_whatever_its_source_was(
+    api: FakeApi, name: str
+) -> None:
+    """A clone would follow nothing, or be the object of a tenant's policy."""
+    raw = source(api)
+    labels = {f"{PREFIX}{key}": one for key, one in LABELS_OF_SOURCES[name].items()}
+    raw = api.put(SOURCE, **{**raw, "metadata": {**raw["metadata"], "labels": labels}})
+    policy(api, CLONES)
+    with held(api) as one:
+        generated(api, one)
+        made = stored(api, CLONE)
+        assert made is not None
+        found = made["metadata"]["labels"]
+        assert found[f"{PREFIX}policy-name"] == "p"
+        assert found[f"{PREFIX}source-uid"] == raw["metadata"]["uid"]
+        assert not {f"{PREFIX}rule-name", f"{PREFIX}policy-namespace"} & found.keys()
+        api.put(SOURCE, **{**raw, "data": {"from": "2"}})
+        one.settle()
+        assert content(api, CLONE) == "2"
+
+
+def test_a_tenants_policy_deletes_in_its_namespace_alone(api: FakeApi) -> None:
+    """What has the labels of a tenant's policy would go with it, wherever it is."""
+    policy(api, UPPER, namespace="a")
+    path = bait(api, "b", trigger_namespace="a", name="t", policy_namespace="a")
+    with held(api) as one:
+        generated(api, one, policy_name="a/p")
+        assert content(api, f"{CONFIG_MAPS.format('a')}/other") == "1"
+        api.remove(f"{CEL}/namespaces/a/namespacedgeneratingpolicies/p")
+        one.settle()
+    assert stored(api, f"{CONFIG_MAPS.format('a')}/other") is None
+    assert stored(api, path) is not None
+
+
+def unserved(api: FakeApi, plural: str) -> None:
+    """Answer 404 for a kind, as while its definition is replaced."""
+    for _ in range(1000):
+        api.fault(f"GET .*/{plural}[/?]?.*", 404)
+
+
+def test_a_kind_that_is_not_served_deletes_nothing(api: FakeApi) -> None:
+    """A definition that is replaced would delete all that is synchronised."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    unserved(api, "generatingpolicies")
+    one = Term(api, settings=Settings(namespace="kyverno"), cluster_data=data_of(api))
+    background = one.background
+    policies = background.generating.policies
+    for informer in one.informers:
+        informer.start()
+    try:
+        wait_for(lambda: policies.policies[0].failures > 0)
+        background.adopt()
+        background.policy_controllers.work_due()
+        with pytest.raises(KubeUnavailable):
+            background.generating.events.reconcile("p")
+        with pytest.raises(KubeUnavailable):
+            policies.newest("p")
+        assert content(api) == "1"
+        with api.lock:
+            api.faults.clear()
+        wait_for(lambda: policies.synced)
+        one.settle()
+        assert content(api) == "1"
+    finally:
+        one.stop()
+
+
+def test_a_kind_that_is_never_served_keeps_no_object(api: FakeApi) -> None:
+    """Without the namespaced kind, what deleted policies generated would stay."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    api.remove(f"{CEL}/generatingpolicies/p")
+    unserved(api, "namespacedgeneratingpolicies")
+    one = Term(api, settings=Settings(namespace="kyverno"), cluster_data=data_of(api))
+    for informer in one.informers:
+        informer.start()
+    try:
+        wait_for(lambda: one.background.generating.policies.policies[0].synced)
+        one.background.adopt()
+        one.background.policy_controllers.work_due()
+        assert content(api) is None
+    finally:
+        one.stop()
+
+
+def test_synchronize_switched_off_and_on(api: FakeApi) -> None:
+    """Objects from before would follow no change, and stay without their policy."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+        policy(api, sync=False, generation=2)
+        one.settle()
+        policy(api, generation=3)
+        one.settle()
+        api.remove(OUT)
+        one.settle()
+        assert content(api) == "1"
+        api.remove(f"{CEL}/generatingpolicies/p")
+        one.settle()
+    assert content(api) is None

@@ -99,3 +99,13 @@ def test_the_status_has_conditions_alone() -> None:
         "WebhookConfigured": "Webhook configured.",
         "RBACPermissionsGranted": "Policy is ready for reporting.",
     }
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_conditions_of_a_policy_that_synchronises(*, sync: bool) -> None:
+    """Deletions have no object, and would delete nothing that was generated."""
+    conditions = [{"name": "c", "expression": "object.metadata.name == 'x'"}]
+    evaluation = {"synchronize": {"enabled": sync}}
+    raw = policy(matchConditions=conditions, evaluation=evaluation)
+    ((_, found),) = webhooks(raw).items()
+    assert found.get("matchConditions") == (None if sync else conditions)

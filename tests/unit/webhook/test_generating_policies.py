@@ -106,6 +106,7 @@ class Server:
                 records=StubRecords(),
                 monotonic_ns=time.monotonic_ns,
                 triggers=self.triggers,
+                background_user="system:serviceaccount:k:background",
             ),
             handlers_of(StubEvaluate(None), cel_generate=lambda: planner),
         )
@@ -231,3 +232,21 @@ def test_a_policy_without_a_pool_is_not_ready() -> None:
     (status,) = compiled(policy()).policies
     assert not status.ready
     assert "no background pool" in status.message
+
+
+@pytest.mark.parametrize("namespace", ["", "a"])
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE", "DELETE"])
+def test_the_pools_own_writes_trigger_nothing(
+    tmp_path: Path, namespace: str, operation: str
+) -> None:
+    """A policy that matches what it generates would never come to an end."""
+    raw = policy(namespace=namespace, operations=["*"], sync=True)
+    one = served(raw, folder=tmp_path)
+    path = "/ngpol-keys/a/gen" if namespace else "/gpol/gen"
+    changes: dict[str, Any] = {"operation": operation}
+    if operation != "CREATE":
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+        changes["oldObject"] = pod
+    user = {"username": "system:serviceaccount:k:background"}
+    assert one.ask(path, **changes)
+    assert not one.ask(path, **changes, userInfo=user)
