@@ -459,6 +459,11 @@ RECALL_MUTATION_STEPS_MAX = 10_000
 with its key, and the steps in which the rules run once more before it is cached: 5 ms
 of a 20 ms slice. A full cache is cleared."""
 
+RECALL_READS_STEPS_MAX = 20_000
+"""Steps in which a worker computes what the mutate rules of a plan read: 5 ms, 2000
+keys or 200 variables. It does so in the event loop, at the first review of a kind.
+Patches of larger plans are not cached; running these once more would take as long."""
+
 RECALL_REVIEW_BYTES_MAX = 64 * 1024
 """Larger reviews are always evaluated: Pods are smaller, and no client can make a
 worker encode megabytes of JSON only for a cache miss."""
@@ -1035,6 +1040,10 @@ DASHBOARD_TOKEN_CHARACTERS_MIN = 16
 GENERATED_POLICY_WRITES_MAX = 50
 """Policies whose generated admission policies are written in one pass: about a quarter
 of a second, then the other controllers run."""
+
+GENERATED_POLICY_FAILURES_MAX = 3
+"""Policies whose objects the API server failed to write, before a pass ends: each may
+take as long as a call may. The next pass begins with the other policies."""
 
 REWRITE_INPUTS_MAX = 3000
 """Requests on which `fix policy --to` compares both policies: every value at every

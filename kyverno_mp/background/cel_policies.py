@@ -20,7 +20,7 @@ from kyverno_mp.compiler.mutating_policy import compile_mutating_with_exceptions
 from kyverno_mp.compiler.validating_policy import EXCEPTION_NAMES
 from kyverno_mp.errors import KubeNotFound, PolicyInvalid, Where
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
-from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.definitions import check_undefined, find_defined
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
@@ -72,7 +72,6 @@ class StoredMutatingPolicies:
     def __init__(self, client: Client, exceptions_in: str) -> None:
         """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
         self._client = client
-        self._objects = Objects(client)
         self._exceptions_in = exceptions_in
         self._lock = threading.Lock()
         self._known: dict[str, tuple[_Version, ReadyMutatingPolicy]] = {}
@@ -84,7 +83,7 @@ class StoredMutatingPolicies:
         """
         namespace, _, name = key.rpartition("/")
         resource = _NAMESPACED if namespace else _CLUSTER
-        raw = self._objects.find(resource, (namespace, name))
+        raw = find_defined(self._client, resource, (namespace, name))
         if raw is None:
             return None
         found = list(self._exceptions(resource.kind, namespace, name))
@@ -127,6 +126,7 @@ class StoredMutatingPolicies:
                 self._client, scope, lambda raw: listed.append(msgspec.json.decode(raw))
             )
         except KubeNotFound:
+            check_undefined(self._client, _EXCEPTIONS)
             return
         for raw in listed:
             document = {

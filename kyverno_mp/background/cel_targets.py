@@ -20,33 +20,19 @@ from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.triggers import is_ending
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound
-from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
+from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.kube.apply import key_of
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.cel_policies.delete import any_operation
 from kyverno_mp.program.request import Request
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _NAMESPACE_KIND: Final = "Namespace"
-
-
-def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
-    """Return the constraints for any operation: an existing object has none."""
-    if constraints is None:
-        return None
-    return msgspec.structs.replace(
-        constraints,
-        rules=_for_any(constraints.rules),
-        excluded=_for_any(constraints.excluded),
-    )
-
-
-def _for_any(rules: Iterable[ResourceRuleIR]) -> tuple[ResourceRuleIR, ...]:
-    return tuple(msgspec.structs.replace(one, operations=("*",)) for one in rules)
 
 
 class Target(NamedTuple):

@@ -122,12 +122,13 @@ def version_of(trigger: Json) -> str:
 def stored_trigger(task: Task) -> Json | None:
     """Return the object that the request itself carries, None when it has none.
 
-    Those of DELETE and CONNECT do, because it cannot be read any more; and those of
-    subresources, which are no objects of their own.
+    Those of DELETE and CONNECT do, because it cannot be read any more; those of
+    subresources, which are no objects of their own; and those of objects that had no
+    name yet when they were reviewed.
     """
     asked = task.admission
-    wanted = task.operation in ("DELETE", "CONNECT") or asked.get("subResource")
-    if not wanted:
+    is_going = task.operation in ("DELETE", "CONNECT")
+    if not (is_going or asked.get("subResource") or task.trigger.is_nameless):
         return None
     new, old = asked.get("object"), asked.get("oldObject")
     return new or old or None

@@ -59,6 +59,11 @@ class Trigger(msgspec.Struct, frozen=True, rename="camel"):
         return f"{self.api_version}/{self.kind}/{who}"
 
     @property
+    def is_nameless(self) -> bool:
+        """Whether nothing tells it apart: its request carries the object."""
+        return bool(self.kind) and not (self.name or self.uid)
+
+    @property
     def shown(self) -> str:
         """Name for messages."""
         return f"{self.kind}/{self.namespace}/{self.name or self.uid}"
@@ -172,6 +177,8 @@ class StoredRequest(msgspec.Struct):
         """The trigger's key; a request for many triggers has that of the first."""
         contexts = self.spec.rule_context
         trigger = contexts[0].trigger if contexts else self.spec.resource
+        if trigger.is_nameless:
+            return f"{trigger.key}{self.metadata.name}"
         return trigger.key
 
     @property

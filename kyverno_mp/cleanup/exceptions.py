@@ -6,7 +6,8 @@ Source: docs/behaviour/cel 10.3; docs/behaviour/controllers 14 (27: upstream's c
 controller never enables them); docs/differences.md.
 
 What is not known for certain exempts everything: no run begins before the exceptions
-were listed, or while their watch is interrupted.
+were listed, while their watch is interrupted, or while their kind is defined but not
+served. An installation without its CustomResourceDefinition has no exceptions.
 """
 
 import hashlib
@@ -18,8 +19,9 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.cleanup.policy import StoredPolicy
-from kyverno_mp.errors import KubeUnavailable
+from kyverno_mp.errors import DependencyError, KubeUnavailable
 from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.definitions import check_undefined
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
@@ -47,10 +49,13 @@ class Exceptions:
     def __init__(self, client: Client, settings: Settings) -> None:
         self._namespace = settings.exceptions_in
         """Where exceptions count: "" = nowhere, "*" = everywhere."""
+        self._client = client
         self.informer = Informer(client, WatchScope(resource=EXCEPTIONS), _text)
         self.informer.on_change(self._forget)
         self._lock = threading.Lock()
         self._changes = 0
+        self._absent_at = 0
+        """At which failure of the watch the kind had no definition."""
         self._found: dict[tuple[str, str, str], tuple[bytes, list[bytes]]] = {}
 
     @property
@@ -98,13 +103,21 @@ class Exceptions:
 
     def _check_known(self) -> None:
         informer = self.informer
-        is_absent = informer.failures and _NOT_SERVED.search(informer.last_error)
-        if is_absent or (informer.synced and not informer.failures):
+        failures, reason = informer.failures, informer.last_error or _NOT_LISTED
+        if informer.synced and not failures:
             return
-        raise KubeUnavailable(
-            "cleanup.exceptions",
-            f"PolicyExceptions are not known: {informer.last_error or _NOT_LISTED}",
-        )
+        if failures and _NOT_SERVED.search(reason):
+            if failures == self._absent_at:
+                return
+            try:
+                check_undefined(self._client, EXCEPTIONS)
+            except DependencyError as error:
+                reason = error.message
+            else:
+                self._absent_at = failures
+                return
+        text = f"PolicyExceptions are not known: {reason}"
+        raise KubeUnavailable("cleanup.exceptions", text)
 
     def _read(self, stored: StoredPolicy) -> tuple[bytes, list[bytes]]:
         texts = [

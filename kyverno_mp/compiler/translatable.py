@@ -6,9 +6,10 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; Kyverno
 pkg/admissionpolicy/kyvernopolicy_checker.go at v1.18.2.
 
-Upstream translates some policies into others: preconditions, selectors of overrides and
-all namespaces but the last get lost. The webhook stops enforcing a policy that was
-translated, so here such a policy is not translated (``why_not_equal``).
+Upstream translates some policies into others: preconditions, selectors of overrides, of
+an ``exclude`` without any/all, and all namespaces but the last get lost. The webhook
+stops enforcing a policy that was translated, so here such a policy is not translated
+(``why_not_equal``).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,9 @@ SKIP: Final = "skip generating ValidatingAdmissionPolicy"
 _USERS: Final = ": Roles / ClusterRoles / Subjects in `any/all` is not applicable."
 _NAME: Final = ": wildcards in resource name is not applicable."
 _NAMESPACE: Final = ": wildcards in namespace name is not applicable."
+_EXCLUDED: Final = (
+    "NamespaceSelector / ObjectSelector in the exclude block is not applicable."
+)
 _OVERRIDES: Final = "validationFailureActionOverrides"
 
 
@@ -115,21 +119,18 @@ def _of_filters(filters: Sequence[ResourceFilter], *, is_match: bool) -> Iterato
         if one.roles or one.cluster_roles or one.subjects:
             yield _USERS
         yield from _of_description(one.resources, is_match=is_match)
-    selects = any(
-        one.resources.selector is not None
-        or one.resources.namespace_selector is not None
-        for one in filters
-    )
+    selects = any(_selects(one.resources) for one in filters)
     if selects and not is_match:
-        yield (
-            ": NamespaceSelector / ObjectSelector in the exclude block is not"
-            " applicable."
-        )
+        yield f": {_EXCLUDED}"
     elif selects and len(filters) > 1:
         yield (
             ": NamespaceSelector / ObjectSelector across multiple resources in the"
             " match block are not applicable."
         )
+
+
+def _selects(given: ResourceDescription) -> bool:
+    return given.selector is not None or given.namespace_selector is not None
 
 
 def _of_description(given: ResourceDescription, *, is_match: bool) -> Iterator[str]:
@@ -154,6 +155,8 @@ def _lost(spec: Spec) -> Iterator[str]:
         yield f"NamespaceSelector in {_OVERRIDES} is not applicable."
     if rule.preconditions:
         yield "preconditions are not applicable."
+    if rule.exclude is not None and _selects(rule.exclude.resources):
+        yield _EXCLUDED
     filters = [one.resources for one in (*rule.match.any, *rule.match.all)]
     if len({one.namespaces for one in filters}) > 1:
         yield (

@@ -225,18 +225,23 @@ class Strangers:
     if the result contains anything that was not read. Each is different.
     """
 
-    __slots__ = ("_count",)
+    __slots__ = ("_count", "_wholes")
 
     WORD: Final = "\0stranger"
 
     def __init__(self) -> None:
         self._count = 0
+        # PERF: else the elements of a list would compile the same function each.
+        self._wholes: dict[tuple[int, int], bool] = {}
 
     def put_into(self, reads: Reads, part: Json, depth: int = 0) -> Json:
         """Return a part that ``cutter(reads, depth)`` has made, with such content."""
         if reads.texts is not None:
             return self._next() if part is None else part
-        if cutter(reads, depth) is None:
+        at = id(reads), depth
+        if at not in self._wholes:
+            self._wholes[at] = cutter(reads, depth) is None
+        if self._wholes[at]:
             return part
         if type(part) is list:
             below = reads.element

@@ -103,6 +103,28 @@ def verify_policy(
     return response
 
 
+def leave_out(
+    policies: Sequence[ImagePolicy], context: RequestContext, state: ImageState
+) -> None:
+    """Drop what others have recorded about changed images of policies that do not run.
+
+    Raises: InputError if these images are not known.
+    """
+    request, runtime = context.request, context.runtime
+    if request.operation == "DELETE":
+        return
+    state.given = state.resource
+    for policy, rules in policies:
+        runtime.begin_policy(None, is_tenant=False)
+        action = response_action(
+            policy, policy.rule_actions, request.namespace, request.namespace_labels
+        )
+        state.audits = action != ENFORCE
+        for rule in rules:
+            if matches_at_own_cost(rule.matches, policy, request, runtime):
+                rule.leave_out(request, context.rule_scope(rule.ir.name), state)
+
+
 def verify_request(
     policies: Sequence[ImagePolicy],
     context: RequestContext,

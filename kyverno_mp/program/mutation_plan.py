@@ -15,6 +15,7 @@ from kyverno_mp.errors import (
     BudgetExceeded,
     DeadlinePassed,
     DependencyError,
+    InputError,
     Preempted,
     RegistryUnavailable,
 )
@@ -26,6 +27,7 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.image_verification import (
     ImagePolicy,
     UnreadImages,
+    leave_out,
     verify_request,
 )
 from kyverno_mp.program.images.earlier import recorded_before
@@ -116,7 +118,7 @@ class _Prepared:
         """Indexes of the policies that may make an external call."""
         self.reads_namespace = any(
             reads_namespace(policy, rule.ir)
-            for policy, listed in everything
+            for policy, listed in (*everything, *earlier)
             for rule in listed
         )
         self._recall: MutationRecall | None = None
@@ -195,10 +197,12 @@ class MutationPlan:
         images: ReviewedImages,
         done: Mutations,
         context: RequestContext,
+        left: Sequence[ImagePolicy] = (),
     ) -> None:
         """Verify the images of the changed object; ``done`` gets the whole patch.
 
-        Raises: as ``verify_request``, BudgetExceeded for a patch that is too large.
+        ``left``: policies that are left out. Raises: as ``verify_request``,
+        BudgetExceeded for a patch that is too large.
         """
         resource = self._request.object if done.reached is None else done.reached[1]
         within = self._changed_context(context, resource)
@@ -207,6 +211,11 @@ class MutationPlan:
             images, resource, enforced=before.enforced, audited=before.audited
         )
         done.verified = verify_request(policies, within, state, done.left_out)
+        try:
+            leave_out(left, within, state)
+        except InputError as error:
+            # SAFETY: it is not known which images these policies are about.
+            raise DeadlinePassed("images.deadline", error.message) from error
         # SAFETY: what no rule has written came with the object, and proves nothing.
         state.resource = annotated(state.resource, state.outcomes)
         if state.resource is not resource:
@@ -267,12 +276,12 @@ class MutationPlan:
         return done
 
     def _verify_rest(self, done: Mutations, context: RequestContext) -> None:
-        rest = [
-            (policy, rules)
-            for policy, rules in self._prepared.images
-            if not any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
-        ]
-        self._verify(rest, UnreadImages(_TOO_LATE), done, context)
+        rest: list[ImagePolicy] = []
+        left: list[ImagePolicy] = []
+        for policy, rules in self._prepared.images:
+            asks = any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
+            (left if asks else rest).append((policy, rules))
+        self._verify(rest, UnreadImages(_TOO_LATE), done, context, left)
 
 
 class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):

@@ -14,19 +14,19 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.reads import Reads, ReadsUnknown
-from kyverno_mp.expr.template.document import parse_lookup
-from kyverno_mp.expr.template.leaves import Hole, Leaves, link_leaves
+from kyverno_mp.expr.template.leaves import Hole, Leaves
 from kyverno_mp.expr.template.nodes import Mixed, Template, Variable, Whole
 from kyverno_mp.ir.match import FilterIR
-from kyverno_mp.ir.rules import MutateForEachIR, PatchIR, PolicyIR, RuleIR
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.mutate.json6902 import operations_of
 from kyverno_mp.program.mutate.merge_reads import Marks, mark_additions, mark_merge
-from kyverno_mp.program.mutate.row import OBJECT, object_path, path_of
+from kyverno_mp.program.mutate.patch import LinkedPatch
+from kyverno_mp.program.mutate.row import OBJECT, path_of
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.values.json_additions import Addition, link_additions
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_keys import Shape
-from kyverno_mp.values.spending import FREE
+from kyverno_mp.values.spending import Spender
 
 _BRACE: Final = "{"
 _INDEX: Final = "elementIndex"
@@ -35,6 +35,15 @@ _ACCOUNTS: Final = ("serviceAccountName", "serviceAccountNamespace")
 _COMPUTED: Final = frozenset({"roles", "clusterRoles"})
 _ALIKE: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
 """Metadata that does not tell which object it is."""
+
+_RULE_STEPS: Final = 20
+_KEY_STEPS: Final = 10
+_VARIABLE_STEPS: Final = 80
+"""These include what it takes to run the patch once more (mutation_recall.py)."""
+_YAML_STEPS: Final = 2
+"""For each character, which JSON does not need."""
+_NAMES_MAX: Final = 32
+"""In a path. No object is this deep, and all that follows the marks is recursive."""
 
 Path = tuple[str, ...]
 
@@ -47,9 +56,14 @@ class MutationReads(NamedTuple):
 
 
 def mutation_reads(
-    policies: Sequence[tuple[PolicyIR, Sequence[LinkedMutation]]], shape: Shape
+    policies: Sequence[tuple[PolicyIR, Sequence[LinkedMutation]]],
+    shape: Shape,
+    spend: Spender,
 ) -> MutationReads | None:
-    """Return what the rules read together."""
+    """Return what the rules read together; None also if ``spend`` does not suffice.
+
+    It runs in the event loop, without a pace.
+    """
     marks = Marks()
     request: dict[Path, None] = {}
     filters: list[FilterIR] = []
@@ -62,8 +76,10 @@ def mutation_reads(
                     continue
                 if not rule.is_plain:
                     return None
+                spend.charge(_RULE_STEPS)
                 filters += _filters(rule.ir)
-                request.update(dict.fromkeys(_mark_rule(rule.ir, shape, marks)))
+                found = _mark_rule(rule, shape, marks, spend)
+                request.update(dict.fromkeys(found))
     except (ReadsUnknown, InputError):
         return None
     if not _matches_stay(filters, marks.written):
@@ -97,45 +113,47 @@ def _matches_stay(filters: Iterable[FilterIR], written: set[Path]) -> bool:
     )
 
 
-def _mark_rule(rule: RuleIR, shape: Shape, marks: Marks) -> Iterator[Path]:
+def _mark_rule(
+    rule: LinkedMutation, shape: Shape, marks: Marks, spend: Spender
+) -> Iterator[Path]:
     """Mark what the rule reads of the object; yield what it reads of the request."""
-    mutate = rule.mutate
-    if mutate is None:
-        raise ReadsUnknown(rule.name)
-    if mutate.foreach is not None:
-        for entry in mutate.foreach:
-            yield from _mark_entry(entry, shape, marks)
-    elif mutate.patch is not None:
-        yield from _mark_patch(mutate.patch, shape, marks, None)
+    for patch, path in rule.patches:
+        if patch is None or patch.leaves is None:
+            raise ReadsUnknown(rule.ir.name)
+        _charge(patch.given, spend)
+        element = None if path is None else _mark_path(marks.object, path).each
+        yield from _mark_patch(patch, patch.leaves, shape, marks, element, spend)
 
 
-def _mark_entry(entry: MutateForEachIR, shape: Shape, marks: Marks) -> Iterator[Path]:
-    path = object_path(parse_lookup(entry.list_query))
-    if path is None or entry.patch is None:
-        raise ReadsUnknown(entry.list_query)
-    place = marks.object
-    for name in path:
-        place = place.field(name)
-    yield from _mark_patch(entry.patch, shape, marks, place.each)
+def _charge(given: Json, spend: Spender) -> None:
+    """Charge all keys and items of a merge before they are visited."""
+    waiting = [given]
+    while waiting:
+        item = waiting.pop()
+        below = item.values() if type(item) is dict else item
+        if type(item) is dict or type(item) is list:
+            spend.charge(_KEY_STEPS * len(below))
+            waiting += below
 
 
 def _mark_patch(
-    patch: PatchIR, shape: Shape, marks: Marks, element: Reads | None
+    patch: LinkedPatch,
+    leaves: Leaves,
+    shape: Shape,
+    marks: Marks,
+    element: Reads | None,
+    spend: Spender,
 ) -> Iterator[Path]:
-    leaves = link_leaves(patch.document)
-    if leaves is None:
-        raise ReadsUnknown("shape")
     for template in leaves.templates:
         for variable in _variables(template):
+            spend.charge(_VARIABLE_STEPS)
             yield from _mark_variable(variable, marks.object, element)
-    found: Json = leaves.shape
-    for key in patch.place:
-        found = found[key]
-    given, text = found.get("patchStrategicMerge"), found.get("patchesJson6902")
+    given, text = patch.given, patch.text
     if type(given) is dict and not text:
         mark_merge(given, shape, marks)
     elif given is None and text:
-        mark_additions([_additions(one) for one in _texts(text, leaves)], marks)
+        texts = _texts(text, leaves)
+        mark_additions([_additions(one, spend) for one in texts], marks)
     else:
         raise ReadsUnknown("patches")
 
@@ -173,13 +191,19 @@ def _mark_variable(
         raise ReadsUnknown(first)
 
 
-def _mark_path(place: Reads, path: Iterable[str]) -> None:
+def _mark_path(place: Reads, path: Sequence[str]) -> Reads:
+    """Mark a path and return its end."""
+    if len(path) > _NAMES_MAX:
+        raise ReadsUnknown("a long path")
     for name in path:
         place = place.field(name)
+    return place
 
 
-def _additions(text: str) -> Sequence[Addition]:
-    linked = link_additions(operations_of(text, FREE))
+def _additions(text: str, spend: Spender) -> Sequence[Addition]:
+    if not text.startswith("["):
+        spend.charge(_YAML_STEPS * len(text))
+    linked = link_additions(operations_of(text, spend))
     if linked is None:
         raise ReadsUnknown("operations")
     return linked.all

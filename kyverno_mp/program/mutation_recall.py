@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import orjson
 
-from kyverno_mp.errors import BudgetExceeded, InputError
+from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.reads import Strangers, cutter
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import (
@@ -27,6 +27,7 @@ from kyverno_mp.limits import (
     RECALL_MUTATION_STEPS_MAX,
     RECALL_MUTATIONS_MAX,
     RECALL_PATCH_BYTES_MAX,
+    RECALL_READS_STEPS_MAX,
     RECALL_REVIEW_BYTES_MAX,
 )
 from kyverno_mp.program import result
@@ -40,6 +41,7 @@ from kyverno_mp.values.json_diff import Operation, diff
 from kyverno_mp.values.json_patch import apply_patch
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.merge_keys import Shape, shape_of
+from kyverno_mp.values.spending import Spender
 
 _CREATE: Final = "CREATE"
 _OPENING: Final = "{{"
@@ -190,25 +192,33 @@ class MutationRecall:
         """
         if done.refusal or done.left_out or done.reached is None:
             return None
-        _, part, _, matched = key
         try:
-            found = self._run(request, orjson.loads(part), matched)
+            found = self._found(key, request, done.reached[1])
             if found is None:
                 return None
-            encoded = orjson.dumps(found.patch)
-            if len(encoded) > RECALL_PATCH_BYTES_MAX or _STRANGER in encoded:
-                return None
-            after = apply_patch(request.object, found.patch, _Bounded(), strict=True)
-        except (InputError, BudgetExceeded, orjson.JSONEncodeError):
+            said = found.outcome(request).responses
+            return found if _rows(said) == _rows(done.responses) else None
+        except Exception:  # noqa: BLE001 - the review has its answer, which stays
             return None
+
+    def _found(
+        self, key: MutationKey, request: Request, reached: Json
+    ) -> CachedMutation | None:
+        """Return what the rules make of what they read, if it changes the object so."""
+        _, part, _, matched = key
+        spend = _Bounded(RECALL_MUTATION_STEPS_MAX)
+        found = self._run(request, orjson.loads(part), matched, spend)
+        if found is None:
+            return None
+        encoded = orjson.dumps(found.patch)
+        if len(encoded) > RECALL_PATCH_BYTES_MAX or _STRANGER in encoded:
+            return None
+        after = apply_patch(request.object, found.patch, spend, strict=True)
         # As text, because 1 is not 1.0 or true.
-        if _text_of(after) != _text_of(done.reached[1]):
-            return None
-        said = found.outcome(request).responses
-        return found if _rows(said) == _rows(done.responses) else None
+        return found if _text_of(after) == _text_of(reached) else None
 
     def _run(
-        self, request: Request, part: Json, matched: Sequence[bool]
+        self, request: Request, part: Json, matched: Sequence[bool], spend: Spender
     ) -> CachedMutation | None:
         """Run the rules on what they read, by the linked forms of their patches."""
         before = Strangers().put_into(self._reads.object, part)
@@ -216,7 +226,7 @@ class MutationRecall:
         alike.object = before
         alike.review_request = {**(request.review_request or {}), "object": before}
         frame = request_root(alike)
-        spend, matches, resource = _Bounded(), iter(matched), before
+        matches, resource = iter(matched), before
         found = []
         for policy, rules in self._policies:
             rows: list[_Row] = []
@@ -238,12 +248,12 @@ class MutationRecall:
 
 
 class _Bounded:
-    """A budget for running rules once more."""
+    """A budget for what no review waits for: reads, and running rules once more."""
 
     __slots__ = ("_left",)
 
-    def __init__(self) -> None:
-        self._left = RECALL_MUTATION_STEPS_MAX
+    def __init__(self, steps: int) -> None:
+        self._left = steps
 
     def charge(self, steps: int, /) -> None:
         """Spend steps. Raises: BudgetExceeded."""
@@ -261,12 +271,13 @@ def recall_of(
 ) -> MutationRecall | None:
     """Return the recall for objects of this one's kind.
 
-    None if the rules read something unknown, or take no longer than a look-up.
+    None if the rules read something unknown, take no longer than a look-up, or are too
+    large.
     """
     shape = _shape_of(target)
     if shape is None or not _is_worth_it(policies):
         return None
-    reads = mutation_reads(policies, shape)
+    reads = mutation_reads(policies, shape, _Bounded(RECALL_READS_STEPS_MAX))
     return None if reads is None else MutationRecall(policies, reads, shape)
 
 

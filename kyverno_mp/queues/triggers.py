@@ -45,6 +45,18 @@ class TriggerObject(msgspec.Struct, frozen=True, array_like=True):
     uid: str = ""
     version: str = ""
 
+    @property
+    def is_nameless(self) -> bool:
+        """Whether nothing tells it apart: the API server has yet to name it."""
+        return not (self.name or self.uid)
+
+
+class _Uid(msgspec.Struct):
+    uid: str = ""
+
+
+_UID: Final = msgspec.json.Decoder(_Uid)
+
 
 class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
     """What one review triggers.
@@ -65,6 +77,18 @@ class TriggerRecord(msgspec.Struct, frozen=True, array_like=True):
     objects: bytes = b""
     role: str = ""
     changed: TriggerObject | None = None
+
+    @property
+    def who(self) -> str:
+        """Return what tells the trigger from others of its kind and namespace.
+
+        A nameless one is that of its review. An object that is created again is another
+        trigger.
+        """
+        trigger = self.trigger
+        if trigger.is_nameless:
+            return _UID.decode(self.review).uid
+        return trigger.uid or trigger.name
 
 
 def lost_record(policy: str, at_ns: int, kind: str = _GENERATE) -> TriggerRecord:

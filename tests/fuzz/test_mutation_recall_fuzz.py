@@ -19,12 +19,15 @@ from hypothesis import strategies as st
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.errors import InputError
-from kyverno_mp.expr.reads import Strangers
+from kyverno_mp.expr import reads
+from kyverno_mp.expr.reads import Reads, Strangers
+from kyverno_mp.expr.template.link import link_template
 from kyverno_mp.limits import (
     RECALL_KEY_BYTES_MAX,
     RECALL_MUTATION_STEPS_MAX,
     RECALL_MUTATIONS_MAX,
     RECALL_PATCH_BYTES_MAX,
+    RECALL_READS_STEPS_MAX,
     RECALL_REVIEW_BYTES_MAX,
 )
 from kyverno_mp.program import mutation_recall
@@ -514,6 +517,116 @@ def test_large_patches_and_much_work_are_not_cached() -> None:
     with patch.object(mutation_recall, "RECALL_MUTATION_STEPS_MAX", 1):
         assert check(kept, _siblings(4)) == 0
     assert RECALL_MUTATION_STEPS_MAX > 1
+
+
+def _nested(depth: int) -> Document:
+    value: Document = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+def test_an_object_that_cannot_be_encoded_is_patched_each_time() -> None:
+    """The JSON library refuses 255 levels, and reviews may have twice as many."""
+    deep = [review(pod(unread=_nested(300)))] * 4
+    assert check([cluster_policy(_labelled("a", "x"))], deep) == 0
+
+
+@pytest.mark.parametrize("error", [RecursionError, KeyError("k"), InputError("a", "b")])
+def test_no_failure_to_cache_changes_an_answer(error: Any) -> None:
+    with patch.object(mutation_recall, "diff", side_effect=error) as learned:
+        assert check([cluster_policy(_labelled("a", "x"))], _siblings(4)) == 0
+    assert learned.called
+
+
+def test_what_rules_read_is_found_without_linking_them_again() -> None:
+    """Else each kind of object would link all variables in the event loop."""
+    labels = {f"l{n}": "{{ request.object.metadata.name }}" for n in range(5)}
+    document = cluster_policy({"patchStrategicMerge": {"metadata": {"labels": labels}}})
+    match = document["spec"]["rules"][0]["match"]["any"][0]
+    match["resources"]["kinds"] = ["Pod", "ConfigMap", "Secret"]
+    with (
+        everything_cached(),
+        patch(
+            "kyverno_mp.expr.template.leaves.link_template", wraps=link_template
+        ) as linked,
+    ):
+        asked = Asked([document])
+        for kind in match["resources"]["kinds"]:
+            for _ in range(3):
+                asked.said(review({**pod(), "kind": kind}))
+    assert asked.hits == 3
+    assert linked.call_count == len(labels)
+
+
+def _conditional(count: int) -> Document:
+    """Return a merge of keys for containers that no Pod has."""
+    found = {"(name)": "none", **{f"k{number}": "x" for number in range(count)}}
+    return {"patchStrategicMerge": {"spec": {"containers": [found]}}}
+
+
+def _in_yaml(length: int) -> Document:
+    text = "- op: add\n  path: /spec/a\n  value: x\n"
+    return {"patchesJson6902": f"{text}#{'-' * length}\n"}
+
+
+def _of_variables(count: int) -> Document:
+    variable = "{{ request.object.metadata.name }}"
+    return {
+        "foreach": [
+            {
+                "list": "request.object.spec.containers",
+                "patchStrategicMerge": {
+                    "spec": {
+                        "containers": [
+                            {
+                                "(name)": "none",
+                                **{f"k{n}": variable for n in range(count)},
+                            }
+                        ]
+                    }
+                },
+            }
+        ]
+    }
+
+
+@pytest.mark.parametrize("body", [_conditional, _in_yaml, _of_variables])
+def test_plans_with_large_patches_are_not_cached(body: Any) -> None:
+    """The work for what they read ends before it takes longer than a slice."""
+    same = [_named("x", "v")] * 4
+    assert check([cluster_policy(body(20))], same) == 2
+    large = [cluster_policy(body(RECALL_READS_STEPS_MAX // 2))]
+    with patch.object(Reads, "field", autospec=True, side_effect=Reads.field) as field:
+        assert check(large, same) == 0
+    assert field.call_count < 10
+
+
+def test_many_small_patches_are_as_large_as_one() -> None:
+    rules = [_labelled("a", str(number)) for number in range(10)]
+    assert check([cluster_policy(*rules)], _siblings(4)) == 2
+    with patch.object(mutation_recall, "RECALL_READS_STEPS_MAX", 300):
+        assert check([cluster_policy(*rules[:5])], _siblings(4)) == 2
+        assert check([cluster_policy(*rules)], _siblings(4)) == 0
+
+
+def test_long_paths_are_not_cached() -> None:
+    path = "request.object.spec" + ".a" * 100
+    each = {"list": path, **_labelled("a", "{{ element" + ".a" * 100 + " }}")}
+    bodies = {"foreach": [each]}, _labelled("a", "x")
+    assert check([cluster_policy(*bodies)], _siblings(4)) == 0
+
+
+def test_a_long_list_is_run_again_for_what_a_short_one_takes() -> None:
+    """Else each element would compile what takes it apart."""
+    counts = []
+    for length in (2, 50):
+        found = [{"name": f"c{n}", "image": "i"} for n in range(length)]
+        same = [review(pod(containers=found))] * 3
+        with patch.object(reads, "cutter", wraps=reads.cutter) as compiled:
+            assert check([cluster_policy(_conditional(3))], same) == 1
+        counts.append(compiled.call_count)
+    assert counts[0] == counts[1]
 
 
 def test_the_cache_is_bounded() -> None:

@@ -329,6 +329,16 @@ def test_a_signed_artefact(place: Place) -> None:
         review.referrer(place.asked, asked, "sbom/other", 0)
 
 
+@pytest.mark.parametrize("given", ["", " \n", "junk"])
+def test_time_authorities_without_a_certificate(place: Place, given: str) -> None:
+    """Otherwise an expression without a value would switch timestamps off."""
+    chain = notation_rig.chain()
+    _artefact(place, chain)
+    review, asked = place.review(notation_rig.NOW), NotaryQuery(chain.root_pem, given)
+    with pytest.raises(ExpressionFailed, match="failed to parse tsaCerts"):
+        review.referrer(place.asked, asked, _ARTEFACT, 0)
+
+
 def test_a_signed_artefact_about_another_image(place: Place) -> None:
     """The list of referrers is not signed; upstream believes it."""
     chain = notation_rig.chain()

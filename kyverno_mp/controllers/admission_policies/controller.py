@@ -37,11 +37,14 @@ from kyverno_mp.controllers.admission_policies.plans import (
     pairs_of,
 )
 from kyverno_mp.controllers.told import Told
-from kyverno_mp.errors import KubeConflict, KubeRefused
+from kyverno_mp.errors import DependencyError, KubeConflict, KubeRefused
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.events import EventInfo, Reference
 from kyverno_mp.kube.lease import Election
-from kyverno_mp.limits import GENERATED_POLICY_WRITES_MAX
+from kyverno_mp.limits import (
+    GENERATED_POLICY_FAILURES_MAX,
+    GENERATED_POLICY_WRITES_MAX,
+)
 from kyverno_mp.policy.generated import is_generated
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Result
@@ -55,6 +58,7 @@ _FOLLOW_S: Final = 1.0
 """A replica without the lease checks again after this time."""
 _LOADED_S: Final = 3.0
 """K8S: an API server compiles changed policies once a second."""
+_REPLACED: Final = "skip generating {}: it was deleted, and is generated again."
 _AGAIN_S: Final = 60.0
 """A policy that the API server refuses is offered again after this time."""
 _FORBIDDEN: Final = "insufficient permissions to generate {}"
@@ -111,8 +115,14 @@ class AdmissionPolicyController:
         self._term = 0
         self._read_s: float | None = None
         self._told: dict[_Name, Told] = {}
+        self._announced: dict[_Name, Told] = {}
+        """What ``told`` returned when ``on_told`` was last called."""
+        self._failed: set[_Name] = set()
+        """Policies whose last write failed; the others go first."""
         self._written_s: dict[_Name, tuple[Generated, float]] = {}
         """When both objects of a policy were first as wanted."""
+        self._replaced_s: dict[_Name, tuple[Source, float]] = {}
+        """Since when the webhook enforces a policy whose objects are to go."""
         self._refused: dict[_Name, tuple[Generated, float, Told]] = {}
         self._counts: Mapping[str, int] = {}
         self.told_count = 0
@@ -149,6 +159,7 @@ class AdmissionPolicyController:
         self._objects.forget()
         self._read_s = None
         self._told, self._written_s, self._refused = {}, {}, {}
+        self._replaced_s = {}
 
     def _converge(
         self, sources: list[Source], directory: Directory, pairs: Mapping[str, Pair]
@@ -163,22 +174,52 @@ class AdmissionPolicyController:
         wanted = any(plan.kind for _, plan in plans)
         self._read(pairs, wanted=wanted)
         self._drop({_name_of(one) for one in sources})
-        before, left, waits = dict(self._told), GENERATED_POLICY_WRITES_MAX, False
-        for policy, plan in plans:
-            if left == 0:
-                waits = True
-                break
-            try:
-                left -= self._one(policy, plan, pairs)
-            except _Waits:
-                waits = True
-        if self._told != before:
-            self._count()
-            self.told_count += 1
-            self._inputs.on_told()
+        try:
+            waits, failure = self._each(plans, pairs)
+        finally:
+            self._announce()
+        if failure is not None:
+            raise failure
         if waits:
             return Result(retry=True)
         return Result(after_s=_RESYNC_S) if wanted or len(self._objects) else Result()
+
+    def _each(
+        self, plans: list[tuple[Source, Generated]], pairs: Mapping[str, Pair]
+    ) -> tuple[bool, DependencyError | None]:
+        """Converge the policies one by one; return whether some wait, and a failure.
+
+        A policy that fails does not keep the others from their turn. Raises: LeaseLost.
+        """
+        left, failures = GENERATED_POLICY_WRITES_MAX, GENERATED_POLICY_FAILURES_MAX
+        waits, failure = False, None
+        for policy, plan in sorted(plans, key=self._has_failed):
+            if left == 0 or failures == 0:
+                return True, failure
+            name = _name_of(policy)
+            try:
+                left -= self._one(policy, plan, pairs)
+                self._failed.discard(name)
+            except _Waits:
+                waits = True
+                self._failed.discard(name)
+            except DependencyError as error:
+                failure = failure or error
+                failures -= 1
+                self._failed.add(name)
+        return waits, failure
+
+    def _has_failed(self, one: tuple[Source, Generated]) -> bool:
+        return _name_of(one[0]) in self._failed
+
+    def _announce(self) -> None:
+        """Have the statuses tell what they do not yet."""
+        if self._told == self._announced:
+            return
+        self._announced = dict(self._told)
+        self._count()
+        self.told_count += 1
+        self._inputs.on_told()
 
     def _count(self) -> None:
         found = dict.fromkeys((VALIDATING, MUTATING), 0)
@@ -202,11 +243,12 @@ class AdmissionPolicyController:
 
     def _drop(self, names: set[_Name]) -> None:
         kept: tuple[dict[_Name, Any], ...] = (
-            *(self._told, self._written_s, self._refused),
+            *(self._told, self._written_s, self._refused, self._replaced_s),
         )
         for known in kept:
             for name in known.keys() - names:
                 del known[name]
+        self._failed &= names
 
     def _one(self, policy: Source, plan: Generated, pairs: Mapping[str, Pair]) -> bool:
         """Converge one policy; return whether something may have been written.
@@ -223,6 +265,8 @@ class AdmissionPolicyController:
         if not plan.kind:
             self._told[name] = Told(generated=False, message=plan.message)
             return self._remove(policy, pairs)
+        self._replaced_s.pop(name, None)
+        self._miss(policy, plan, pairs[plan.kind])
         try:
             is_written = self._write(plan, pairs[plan.kind])
         except (KubeRefused, Foreign) as error:
@@ -235,6 +279,15 @@ class AdmissionPolicyController:
             raise _Waits from None
         self._loaded(policy, plan)
         return is_written
+
+    def _miss(self, policy: Source, plan: Generated, pair: Pair) -> None:
+        """Have the webhook enforce a policy of which an object is missing."""
+        known = self._told.get(_name_of(policy))
+        told = is_generated(policy.status) if known is None else known.generated
+        if told and not self._objects.has_both(pair, names_of(policy)[1]):
+            text = _REPLACED.format(plan.kind)
+            self._told[_name_of(policy)] = Told(generated=False, message=text)
+            self._written_s.pop(_name_of(policy), None)
 
     def _write(self, plan: Generated, pair: Pair) -> bool:
         parts = (
@@ -269,13 +322,23 @@ class AdmissionPolicyController:
             self._report(policy, plan)
 
     def _remove(self, policy: Source, pairs: Mapping[str, Pair]) -> bool:
-        """Delete the objects once the policy is enforced without them."""
+        """Delete the objects once the policy is enforced without them.
+
+        K8S: API servers load a changed webhook configuration some time later, too.
+        """
         kind, name = names_of(policy)
         self._written_s.pop(_name_of(policy), None)
+        since = self._replaced_s.pop(_name_of(policy), None)
         pair = pairs.get(kind)
         if pair is None or not self._objects.has(pair, name):
             return False
         if is_generated(policy.status) or not self._inputs.in_force(policy):
+            raise _Waits
+        now_s = self._clock.monotonic_s()
+        if since is None or since[0] is not policy:
+            since = policy, now_s
+        self._replaced_s[_name_of(policy)] = since
+        if now_s - since[1] < _LOADED_S:
             raise _Waits
         try:
             self._objects.delete(pair, name)

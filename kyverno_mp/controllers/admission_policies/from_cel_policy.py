@@ -7,7 +7,8 @@ Source: docs/behaviour/cel 8; docs/behaviour/v1.19 3; Kyverno
 pkg/admissionpolicy/builder.go, pkg/controllers/admissionpolicygenerator (v1.18.2).
 
 An exception with several conditions needs all of them, and its images and values are
-for the objects that meet them; upstream exempts what meets one, and all objects.
+for the objects that meet them; upstream exempts what meets one, and all objects. With a
+condition that could fail in the API server nothing is generated.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,7 @@ from typing import Final
 
 from kyverno_mp.compiler.autogen_cel import copies_of
 from kyverno_mp.compiler.autogen_mutating import copies_of as mutating_copies_of
+from kyverno_mp.controllers.admission_policies.certain import cannot_fail
 from kyverno_mp.controllers.admission_policies.constraints import Condition, text_of
 from kyverno_mp.controllers.admission_policies.generated import (
     MUTATING,
@@ -41,6 +43,7 @@ _EXISTING: Final = (
     "skip generating {}: mutateExisting and its targets are not applicable."
 )
 _NEEDED: Final = "skip generating {}: exceptions in matchConditions are not applicable."
+_MAY_FAIL: Final = "matchConditions of PolicyException {} are not applicable."
 _FILLED: Final = {"allowedImages": "images", "allowedValues": "allowed_values"}
 """Variable -> field of an exception."""
 
@@ -62,6 +65,7 @@ def from_validating_policy(
         or (evaluation is not None and _is_off(evaluation.admission))
     ):
         reason = _NO_ADMISSION
+    reason = reason or _may_fail(exceptions, spec.match_constraints, mutates=False)
     conditions, variables = _exempted(exceptions)
     raw: Json = {
         "failurePolicy": "Fail",
@@ -102,6 +106,7 @@ def from_mutating_policy(
     )
     if not reason and (existing or spec.target_match_constraints is not None):
         reason = _EXISTING
+    reason = reason or _may_fail(exceptions, spec.match_constraints, mutates=True)
     conditions, variables = _exempted(exceptions)
     raw: Json = {
         "failurePolicy": spec.failure_policy,
@@ -142,6 +147,20 @@ def _constraints_of(given: MatchResources | None) -> Json:
     """Return ``matchConstraints`` with selectors and excludes, which upstream loses."""
     raw: Json = {"matchPolicy": "Equivalent"}
     return {**raw, **given.raw()} if given is not None else raw
+
+
+def _may_fail(
+    exceptions: Iterable[CelPolicyException],
+    matched: MatchResources | None,
+    *,
+    mutates: bool,
+) -> str:
+    """Return why the API server could fail to evaluate the exceptions, or ""."""
+    for one in exceptions:
+        given = (condition.expression for condition in one.spec.match_conditions)
+        if not cannot_fail(given, matched, mutates=mutates):
+            return f"skip generating {{}}: {_MAY_FAIL.format(one.key)}"
+    return ""
 
 
 def _exempted(

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.controllers.admission_policies.generated import LABEL
-from kyverno_mp.controllers.admission_policies.plans import Pair
+from kyverno_mp.controllers.admission_policies.plans import SOURCES, Pair
 from kyverno_mp.controllers.webhook_config.options import MANAGER
 from kyverno_mp.errors import KubeConflict
 from kyverno_mp.kube.apply import Objects
@@ -40,7 +40,7 @@ class Foreign(Exception):
 
 
 class GeneratedObjects:
-    """The objects with Kyverno's label; call it from one thread only."""
+    """Kyverno's objects; call it from one thread only."""
 
     def __init__(self, client: Client, objects: Objects) -> None:
         """``objects``: writes of the lease holder."""
@@ -60,7 +60,8 @@ class GeneratedObjects:
 
             def take(raw: msgspec.Raw, plural: str = resource.plural) -> None:
                 one = msgspec.json.decode(raw)
-                found[plural, one["metadata"]["name"]] = one
+                if _is_ours(one):
+                    found[plural, one["metadata"]["name"]] = one
 
             scope = WatchScope(resource=resource, label_selector=_SELECTOR)
             list_all(self._client, scope, take)
@@ -73,6 +74,10 @@ class GeneratedObjects:
     def has(self, pair: Pair, name: str) -> bool:
         """Return whether the policy or its binding exists."""
         return any(key in self._observed for key in _ids_of(pair, name))
+
+    def has_both(self, pair: Pair, name: str) -> bool:
+        """Return whether the policy and its binding exist."""
+        return all(key in self._observed for key in _ids_of(pair, name))
 
     def write(self, resource: Resource, kind: str, wanted: Json) -> bool:
         """Create the object, or replace it if it differs; return whether it did.
@@ -131,7 +136,19 @@ def _ids_of(pair: Pair, name: str) -> tuple[_Id, _Id]:
 
 
 def _is_ours(raw: Json) -> bool:
-    return (raw["metadata"].get("labels") or {}).get(LABEL) == MANAGER
+    """Return whether it has the label, and is named and owned as what is generated.
+
+    Other tools may set the same label.
+    """
+    metadata = raw["metadata"]
+    if (metadata.get("labels") or {}).get(LABEL) != MANAGER:
+        return False
+    for owner in metadata.get("ownerReferences") or ():
+        prefix, _ = SOURCES.get(owner["kind"], ("", ""))
+        name = f"{prefix}{owner['name']}"
+        if prefix and metadata["name"] in (name, f"{name}-binding"):
+            return True
+    return False
 
 
 def _generation_of(raw: Json) -> int:

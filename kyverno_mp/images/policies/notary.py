@@ -38,8 +38,9 @@ def reader(
     )
 
 
-def _stamping(text: str) -> list[x509.Certificate]:
-    if not text.strip():
+def _stamping(text: str | None) -> list[x509.Certificate]:
+    """SAFETY: time authorities that are given and blank are an error, not none."""
+    if text is None:
         return []
     try:
         return load_certificates(text)

@@ -41,11 +41,9 @@ _NAME_CHARACTERS: Final = 40
 def name_of(record: TriggerRecord, wanted: Wanted) -> str:
     """Return the name: the same for the same rules, trigger and kind of operation."""
     trigger = record.trigger
-    # An object that is created again is another trigger.
-    who = trigger.uid or trigger.name
     parts = [wanted.type, wanted.policy, *wanted.rules, str(wanted.deletes)]
     parts += [record.role, record.operation, trigger.api_version, trigger.kind]
-    parts += [trigger.namespace, who]
+    parts += [trigger.namespace, record.who]
     if wanted.unchecked:
         parts.append(UNCHECKED)
     if record.changed is not None:

@@ -305,4 +305,5 @@ def _since(known: Mapping[str, str], new: Mapping[str, str]) -> dict[str, str]:
 def _lane_of(decoded: TriggerRecord) -> str:
     """Return what is written in order: one trigger."""
     trigger = decoded.trigger
-    return f"{trigger.api_version}/{trigger.kind}/{trigger.namespace}/{trigger.name}"
+    who = decoded.who if trigger.is_nameless else trigger.name
+    return f"{trigger.api_version}/{trigger.kind}/{trigger.namespace}/{who}"

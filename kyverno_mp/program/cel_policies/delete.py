@@ -7,12 +7,13 @@ Source: docs/behaviour/cel 10.3; Kyverno
 pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.cel_policies import DeletingPolicyIR
 from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.cel_policies.scope import (
@@ -29,13 +30,22 @@ from kyverno_mp.program.validating_policy.scope import Facts
 
 
 def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
-    """Return the constraints for any operation: there is no request."""
+    """Return the constraints for any operation: there is no request.
+
+    An exclusion counts whatever operations it lists: upstream deletes what its author
+    excluded (docs/differences.md).
+    """
     if constraints is None:
         return None
-    rules = tuple(
-        msgspec.structs.replace(rule, operations=("*",)) for rule in constraints.rules
+    return msgspec.structs.replace(
+        constraints,
+        rules=_for_any(constraints.rules),
+        excluded=_for_any(constraints.excluded),
     )
-    return msgspec.structs.replace(constraints, rules=rules)
+
+
+def _for_any(rules: Iterable[ResourceRuleIR]) -> tuple[ResourceRuleIR, ...]:
+    return tuple(msgspec.structs.replace(one, operations=("*",)) for one in rules)
 
 
 class LinkedDeletingPolicy:

@@ -14,8 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+import msgspec
+
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.program.cel_policies.delete import any_operation
 from kyverno_mp.program.request import Request
@@ -27,6 +30,18 @@ from kyverno_mp.program.validating_policy.source import CelSource
 _DELETE: Final = "DELETE"
 _UPDATE: Final = "UPDATE"
 _OLD_OBJECT: Final = "oldObject"
+
+
+def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
+    """Return what any trigger matches, whatever is done to it.
+
+    An exclusion keeps its operations: what is excluded from one may have been a trigger
+    in another.
+    """
+    found = any_operation(constraints)
+    if found is None or constraints is None:
+        return None
+    return msgspec.structs.replace(found, excluded=constraints.excluded)
 
 
 class LinkedGeneratingTrigger:
@@ -44,7 +59,7 @@ class LinkedGeneratingTrigger:
     def __init__(self, ir: GeneratingPolicyIR) -> None:
         self.ir = ir
         self._constraints = ir.constraints
-        self._followed = any_operation(ir.constraints) if ir.synchronizes else None
+        self._followed = _followed(ir.constraints) if ir.synchronizes else None
         rules = () if ir.constraints is None else ir.constraints.rules
         self._lists_delete = any(_DELETE in one.operations for one in rules)
         texts = [one.expression.text for one in (*ir.conditions, *ir.variables)]

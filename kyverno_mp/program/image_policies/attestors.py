@@ -81,7 +81,8 @@ class LinkedAttestor:
 
         cosign = self._ir.cosign
         if cosign is None:
-            return NotaryQuery(read(self._trusted), read(self._stamping))
+            stamping = None if self._stamping is None else read(self._stamping)
+            return NotaryQuery(read(self._trusted), stamping)
         key = None if self._key is None else read(self._key)
         return _cosign(cosign)._replace(
             key=key, certificate=read(self._certificate), chain=read(self._chain)

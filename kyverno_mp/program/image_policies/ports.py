@@ -49,10 +49,13 @@ class CosignQuery(NamedTuple):
 
 
 class NotaryQuery(NamedTuple):
-    """An attestor by Notary: PEM of trusted certificates, and of time authorities."""
+    """An attestor by Notary: PEM of trusted certificates, and of time authorities.
+
+    ``stamping``: None if the attestor names no time authorities.
+    """
 
     certificates: str = ""
-    stamping: str = ""
+    stamping: str | None = None
 
 
 AttestorQuery: TypeAlias = CosignQuery | NotaryQuery

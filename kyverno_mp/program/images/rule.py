@@ -96,6 +96,12 @@ class ImageState:
             status = result.FAIL
         known[text] = _RECORDED.get(status, result.FAIL)
 
+    def forget(self, text: str) -> None:
+        """Drop an outcome of the current failure action, except a failure."""
+        known = self.audited if self.audits else self.enforced
+        if known.get(text) != result.FAIL:
+            known.pop(text, None)
+
     def restore(self, before: "ImageState") -> None:
         """Return to a former state. SAFETY: with the failures since then."""
         self.resource = before.resource
@@ -161,14 +167,14 @@ class LinkedImageRule:
             return [self._result(scope, Outcome(result.ERROR, error.message))]
         if not images:
             return []
-        refused = self._gate.refusal(scope)
-        if refused is not None:
-            return [self._result(scope, refused)]
-        matched = (
-            self._gate.matched_exceptions(request, scope)
-            if self._gate.exceptions
-            else []
-        )
+        try:
+            refused = self._gate.refusal(scope)
+            if refused is not None:
+                return [self._result(scope, refused)]
+            matched = self._gate.matched_exceptions(request, scope)
+        except Exception:
+            _record_failed(state, images)
+            raise
         if matched:
             found = self._result(scope, excepted(matched))
             found.exceptions = tuple(ir.key for ir in matched)
@@ -185,6 +191,15 @@ class LinkedImageRule:
             raise
         state.resource = annotated(state.resource, state.outcomes)
         return [self._result(scope, outcome) for outcome in outcomes]
+
+    def leave_out(self, now: Request, scope: RuleContext, state: ImageState) -> None:
+        """Drop what is recorded about its changed images. Raises: InputError.
+
+        SAFETY: it does not run, and no other policy vouches for it.
+        """
+        for image in self._selected(state, scope):
+            if not _is_unchanged(image, state.given, now):
+                state.forget(image.text)
 
     def _selected(self, state: ImageState, scope: RuleContext) -> list[Image]:
         """Return the images that blocks select, once for each block.

@@ -108,6 +108,11 @@ class ForEach:
         )
         """Whether ``apply_plain`` can be used."""
 
+    @property
+    def patches(self) -> "list[tuple[LinkedPatch | None, list[str] | None]]":
+        """The patch of each entry, and the path of its list in the object."""
+        return [(entry.patch, entry.path) for entry in self._entries]
+
     def apply_plain(
         self,
         frame: Frame,

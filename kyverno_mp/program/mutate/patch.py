@@ -51,44 +51,48 @@ class LinkedPatch:
     """One patch of a rule or of a foreach entry."""
 
     __slots__ = (
-        "_given",
         "_is_merge",
         "_json",
-        "_leaves",
         "_place",
         "_resolve",
         "_strategic",
-        "_text",
+        "given",
+        "leaves",
         "row",
+        "text",
     )
 
     def __init__(self, patch: PatchIR) -> None:
         self._place = patch.place
         self._json = JsonPatch()
-        self._leaves: Leaves | None = link_leaves(patch.document)
+        self.leaves: Leaves | None = link_leaves(patch.document)
+        """None: the shape depends on the request."""
         self._resolve: Resolve | None = None
         self._strategic: StrategicPatch | None = None
-        self._given = self._text = None
+        self.given: Json = None
+        """The strategic merge, with Holes."""
+        self.text: Json = None
+        """The text of the JSON patch, or its Hole."""
         self._is_merge = False
         """Whether it is only a strategic merge, whose shape is known."""
         self.row: Row | None = None
         """The values of the holes, when they need no scope."""
-        if self._leaves is None:
+        if self.leaves is None:
             self._resolve = link_document(patch.document)
             return
-        found = _at(self._leaves.shape, self._place)
-        self._given = found.get("patchStrategicMerge")
-        self._text = found.get("patchesJson6902") or None
-        if self._given is not None and type(self._given) is not Hole:
-            has_holes = bool(self._leaves.resolvers)
-            self._strategic = StrategicPatch(self._given, has_holes=has_holes)
-            self._is_merge = self._text is None
-        if self._is_merge or self._given is None:
-            self.row = link_row(self._leaves.templates)
+        found = _at(self.leaves.shape, self._place)
+        self.given = found.get("patchStrategicMerge")
+        self.text = found.get("patchesJson6902") or None
+        if self.given is not None and type(self.given) is not Hole:
+            has_holes = bool(self.leaves.resolvers)
+            self._strategic = StrategicPatch(self.given, has_holes=has_holes)
+            self._is_merge = self.text is None
+        if self._is_merge or self.given is None:
+            self.row = link_row(self.leaves.templates)
 
     def apply(self, scope: RuleContext, resource: dict[str, Json]) -> Patched:
         """Return the patched object; the given one does not change."""
-        if self._leaves is None:
+        if self.leaves is None:
             return self._apply_other(scope, resource)
         try:
             values = self.values(scope)
@@ -136,12 +140,12 @@ class LinkedPatch:
     @property
     def has_values(self) -> bool:
         """Return whether ``values`` is everything that depends on the scope."""
-        return self._leaves is not None
+        return self.leaves is not None
 
     def values(self, scope: RuleContext) -> Values:
         """Return the values of the holes. Raises: InputError."""
-        assert self._leaves is not None
-        return [resolve(scope) for resolve in self._leaves.resolvers]
+        assert self.leaves is not None
+        return [resolve(scope) for resolve in self.leaves.resolvers]
 
     def apply_values(
         self, values: Values, resource: dict[str, Json], spend: Spender
@@ -149,7 +153,7 @@ class LinkedPatch:
         """Apply the patch with these values in its holes."""
         if self._is_merge:
             return _merged(self._strategic, resource, values, spend)
-        text = self._text
+        text = self.text
         if type(text) is Hole:
             text = values[text.number]
         try:
@@ -158,7 +162,7 @@ class LinkedPatch:
             return not_substituted(error)
         if self._strategic is not None:
             return _merged(self._strategic, resource, values, spend)
-        return self._apply_either(filled(self._given, values), text, resource, spend)
+        return self._apply_either(filled(self.given, values), text, resource, spend)
 
     def apply_each(
         self, rows: Sequence[Values], resource: dict[str, Json], spend: Spender
@@ -195,8 +199,8 @@ class LinkedPatch:
         if self._is_merge:
             assert self._strategic is not None
             return self._strategic.apply_each(resource, rows, spend)
-        text = self._text
-        if self._given is not None or text is None:
+        text = self.text
+        if self.given is not None or text is None:
             return None
         texts = [values[text.number] if type(text) is Hole else text for values in rows]
         for each in texts:

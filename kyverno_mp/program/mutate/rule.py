@@ -100,6 +100,12 @@ class LinkedMutation:
         """Whether ``run_linked`` can be used."""
         return self._plain is not None
 
+    @property
+    def patches(self) -> list[tuple[LinkedPatch | None, list[str] | None]]:
+        """The patches of a plain rule, and the path of the list if it has a foreach."""
+        body = self._plain
+        return body.patches if isinstance(body, ForEach) else [(body, None)]
+
     def run_linked(
         self, frame: Frame, resource: dict[str, Json], spend: Spender
     ) -> Patched | None:

@@ -86,7 +86,12 @@ def record_of(
     request: Request, found: Sequence[Triggered], now_ns: int
 ) -> TriggerRecord:
     """Return the record of what one review triggers."""
-    is_going = request.operation in _GOING or bool(request.subresource)
+    trigger = trigger_of(request)
+    # K8S: a mutating webhook sees neither the name nor the uid that an object with
+    # generateName gets.
+    is_unreadable = (
+        request.operation in _GOING or bool(request.subresource) or trigger.is_nameless
+    )
     wanted = tuple(
         Wanted(
             one.type,
@@ -94,7 +99,7 @@ def record_of(
             one.rules,
             one.deletes,
             one.synchronize,
-            with_objects=not one.deletes and (is_going or one.reads_old),
+            with_objects=not one.deletes and (is_unreadable or one.reads_old),
             unchecked=one.unchecked,
         )
         for one in found
@@ -105,12 +110,12 @@ def record_of(
     return TriggerRecord(
         now_ns,
         wanted,
-        trigger_of(request),
+        trigger,
         request.operation,
         request.roles,
         request.cluster_roles,
         msgspec.json.encode(review),
-        _objects(request, is_going=is_going) if carries else b"",
+        _objects(request, is_unreadable=is_unreadable) if carries else b"",
     )
 
 
@@ -137,12 +142,12 @@ def change_record(request: Request, change: Change, now_ns: int) -> TriggerRecor
     )
 
 
-def _objects(request: Request, *, is_going: bool) -> bytes:
-    """Encode the objects; the new one of an update is read live."""
+def _objects(request: Request, *, is_unreadable: bool) -> bytes:
+    """Encode the objects; one that has a name is read live."""
     objects: dict[str, Json] = {}
     if request.old_object:
         objects["oldObject"] = request.old_object
-    if request.object and is_going:
+    if request.object and is_unreadable:
         objects["object"] = request.object
     return msgspec.json.encode(objects)
 

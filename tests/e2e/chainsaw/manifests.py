@@ -38,7 +38,8 @@ def _paths(folder: Path, name: str) -> list[Path]:
 
 def _load(path: Path) -> list[dict[str, Any]]:
     try:
-        text = path.read_text()
+        # As kubectl and chainsaw read it: its last line ends, too.
+        text = path.read_text().removesuffix("\n") + "\n"
         return [one for one in yaml.load_all(text, Loader=_Loader) if one]
     except (OSError, yaml.YAMLError) as error:
         raise Unreadable(f"{path}: {error}") from error

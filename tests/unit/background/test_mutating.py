@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from kyverno_mp.leader.triggers.document import document_of
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.triggers import CEL_MUTATE, Triggered
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.webhook.triggers.sink import record_of
 from tests.unit.background.world import (
     CONFIG_MAPS,
     SECRETS,
@@ -199,6 +203,52 @@ def test_request_is_that_of_the_trigger(api: FakeApi) -> None:
         assert _labels(api) == wanted
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_trigger_without_a_name_yet(api: FakeApi, count: int) -> None:
+    """Pods of a ReplicaSet: a mutating webhook sees neither their name nor uid."""
+    _policy(
+        api,
+        "Object{metadata: Object.metadata{labels: Object.metadata.labels{"
+        "of: request.object.metadata.generateName}}}",
+    )
+    stored_requests = [
+        _of_nameless(f"uid-of-review-{number}") for number in range(count)
+    ]
+    assert len({one["metadata"]["name"] for one in stored_requests}) == count
+    with term(api) as one:
+        for document in stored_requests:
+            api.put(f"{_REQUESTS}/{document['metadata']['name']}", **document)
+        one.settle()
+        assert _labels(api) == {"kept": "yes", "of": "web-"}
+        assert requests_left(api) == []
+        assert api.count("GET /api/v1/namespaces/a/secrets") == 0
+
+
+def _of_nameless(uid: str) -> Json:
+    """Return the UpdateRequest of a review, as the leader writes it."""
+    metadata = {"namespace": "a", "generateName": "web-"}
+    raw = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
+    review = {
+        "uid": uid,
+        "kind": {"group": "", "version": "v1", "kind": "Secret"},
+        "resource": {"group": "", "version": "v1", "resource": "secrets"},
+        "namespace": "a",
+        "operation": "CREATE",
+        "userInfo": {"username": "kim"},
+        "object": raw,
+    }
+    request = Request(
+        operation="CREATE",
+        version="v1",
+        kind="Secret",
+        namespace="a",
+        object=raw,
+        review_request=review,
+    )
+    record = record_of(request, [Triggered(CEL_MUTATE, "p", ())], 1)
+    return document_of(record, record.wanted[0], "kyverno")
+
+
 def test_conditions_are_for_the_trigger(api: FakeApi) -> None:
     """Where the targets have constraints of their own."""
     condition = [{"name": "c", "expression": "object.kind == 'Secret'"}]
@@ -345,6 +395,40 @@ def test_a_policy_that_is_gone_is_no_failure(api: FakeApi) -> None:
     with term(api) as one:
         _run(api, one)
         assert requests_left(api) == []
+
+
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+@pytest.mark.parametrize("plural", ["mutatingpolicies", "policyexceptions"])
+@pytest.mark.parametrize("is_defined", [True, False])
+def test_a_kind_that_is_not_served_is_waited_for(
+    api: FakeApi, plural: str, *, is_defined: bool
+) -> None:
+    """A trigger would be dropped as done, or an exempt target would be changed."""
+    _policy(api)
+    if is_defined:
+        api.put(
+            f"{_DEFINITIONS}/{plural}.policies.kyverno.io",
+            apiVersion="apiextensions.k8s.io/v1",
+            kind="CustomResourceDefinition",
+            metadata={},
+        )
+    settings = Settings(
+        namespace="kyverno", policy_exceptions=True, exception_namespace="*"
+    )
+    with term(api, settings=settings) as one:
+        # A policy is read by its name, then listed; exceptions are listed.
+        times = 1 if plural == "policyexceptions" else 2
+        api.fault(f"GET .*v1beta1/{plural}(?!.*watch)", *[404] * times)
+        _run(api, one)
+        if is_defined:
+            assert requests_left(api) == ["ur"]
+            assert "c" not in _labels(api)
+            one.pass_s(60.0)
+        assert requests_left(api) == []
+        is_done = is_defined or plural == "policyexceptions"
+        assert ("c" in _labels(api)) is is_done
 
 
 def test_a_trigger_that_is_not_stored_is_waited_for(api: FakeApi) -> None:

@@ -83,6 +83,13 @@ def test_files_give_their_objects_in_order(tmp_path: Path) -> None:
     assert [one["kind"] for one in named] == ["B", "C"]
 
 
+def test_a_text_at_the_end_of_a_file_ends_its_line(tmp_path: Path) -> None:
+    """K8S: kubectl and chainsaw read files line by line and end the last line."""
+    (tmp_path / "a.yaml").write_text("kind: A\ntext: |\n  x")
+    (found,) = read_objects({"file": "a.yaml"}, tmp_path, {})
+    assert found["text"] == "x\n"
+
+
 def test_webhooks_called_by_address_are_shown_as_called_by_service() -> None:
     url = {"url": "https://127.0.0.1:9443/validate/fail", "caBundle": "x"}
     found = {

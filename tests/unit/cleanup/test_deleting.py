@@ -144,6 +144,17 @@ def test_a_run_deletes_what_matches_when_it_is_due(
     ]
 
 
+def _old(operations: list[str] | None) -> Json:
+    """Return a rule that excludes ConfigMaps by name."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["configmaps"],
+        "resourceNames": ["old"],
+    }
+    return rule if operations is None else {**rule, "operations": operations}
+
+
 MATCHES: list[tuple[str, Json, list[str]]] = [
     ("everything", {}, []),
     ("an operation, which is ignored", {"operations": ["CREATE"]}, []),
@@ -161,22 +172,13 @@ MATCHES: list[tuple[str, Json, list[str]]] = [
         },
         ["b/new", "b/old"],
     ),
-    (
-        "excluded names",
-        {
-            "matchConstraints": constraints(
-                excludeResourceRules=[
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": ["*"],
-                        "resources": ["configmaps"],
-                        "resourceNames": ["old"],
-                    }
-                ]
-            )
-        },
-        ["a/old", "b/old"],
+    *(
+        (
+            f"excluded names, of operations {listed}",
+            {"matchConstraints": constraints(excludeResourceRules=[_old(listed)])},
+            ["a/old", "b/old"],
+        )
+        for listed in (["*"], ["DELETE"], ["CREATE", "UPDATE"], [], None)
     ),
     (
         "variables in conditions",
@@ -486,6 +488,34 @@ def test_no_run_while_exceptions_are_not_known(
         clock.turn(60)
         one.cleanup.controllers.work_due()
     assert names(api) == []
+
+
+@pytest.mark.parametrize("is_defined", [True, False])
+def test_exceptions_whose_kind_is_not_served(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded, *, is_defined: bool
+) -> None:
+    """Exempt objects would go while the definition is replaced: it answers 404."""
+    serve_kinds(api)
+    deleting(api)
+    config_map(api, "one")
+    if is_defined:
+        api.put(
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+            "/policyexceptions.policies.kyverno.io",
+            apiVersion="apiextensions.k8s.io/v1",
+            kind="CustomResourceDefinition",
+            metadata={},
+        )
+    settings = Settings(policy_exceptions=True, exception_namespace="kyverno")
+    needs = dependencies_of(api, recorded, clock.clock, settings=settings)
+    clock.turn(61)
+    with controller(api, needs) as one:
+        (informer,) = one.cleanup.exceptions.informers
+        informer.stop()
+        informer.failures = 1
+        informer.last_error = "GET x: HTTP 404: not found"
+        one.cleanup.controllers.work_due()
+    assert names(api) == (["a/one"] if is_defined else [])
 
 
 def test_an_exception_that_comes_during_a_run_ends_it(

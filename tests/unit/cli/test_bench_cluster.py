@@ -92,7 +92,7 @@ def test_a_policy_that_is_refused_is_named(api: FakeApi, command: Command) -> No
     assert done.code == 0
     assert done.err.startswith("not measured: ")
     assert "refused" in done.err
-    assert "1 policies with" in done.out
+    assert "1 policy with" in done.out
 
 
 def test_a_namespace_goes_before_the_measurement(

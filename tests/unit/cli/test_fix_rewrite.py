@@ -17,6 +17,7 @@ from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.policy import rewritten
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import rewrite
+from kyverno_mp.compiler.autogen import expand
 from kyverno_mp.limits import REWRITE_INPUTS_MAX
 from kyverno_mp.policy.cluster_policy import ClusterPolicy
 from kyverno_mp.policy.decode import decode
@@ -164,6 +165,86 @@ def test_the_requests_are_denied_and_allowed(name: str) -> None:
         for _, body in reviews(before.spec.rules, [resource])
     }
     assert verdicts == {True, False}
+
+
+@pytest.mark.parametrize(("before", "verdict"), [(True, False), (False, True)])
+def test_kubectl_debug_of_a_pod(before: bool, verdict: bool) -> None:  # noqa: FBT001
+    """A Pod that was in violation before is let through by both."""
+    raw = REWRITTEN["autogen"]
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Pod", "pods", {"hostPID": True})
+    old = {**request["object"], "spec": {"hostPID": before}}
+    request.update(operation="UPDATE", subResource="ephemeralcontainers", oldObject=old)
+    assert _denied(pair, request) == (verdict, verdict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "denied"),
+    [
+        ("Service", "serving.example.com", True),
+        ("v1/Service", "serving.example.com", True),
+        ("apps/v1/Deployment", "serving.example.com", False),
+    ],
+)
+def test_kinds_of_other_groups(
+    kind: str,
+    group: str,
+    denied: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    """A kind without a group is that kind in each group."""
+    kinds = {"any": [{"resources": {"kinds": [kind]}}]}
+    raw = pattern({"spec": {"type": "A"}}, match=kinds)
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    name = kind.rpartition("/")[2]
+    request = _request(name, f"{name.lower()}s", {"type": "B"}, group)
+    assert _denied(pair, request) == (denied, denied)
+
+
+def test_another_kind_of_the_same_resource_name() -> None:
+    raw = REWRITTEN["not"]
+    pair = Pair(_decoded(raw), rewrite(raw).document)
+    request = _request("Other", "services", {"type": "NodePort"}, "example.com")
+    assert _denied(pair, request) == (False, False)
+
+
+def test_requests_are_about_other_groups_and_subresources() -> None:
+    rules = expand(_decoded(REWRITTEN["autogen"]))
+    pods = Resource("*", "*", "pods", "Pod")
+    asked = [decode_review(body) for _, body in reviews(rules, [pods])]
+    assert {one.group for one in asked} == {"", "example.com"}
+    assert {one.subresource for one in asked} == {"", "ephemeralcontainers"}
+
+
+def _decoded(raw: Json) -> ClusterPolicy:
+    found = decode(raw)
+    assert isinstance(found, ClusterPolicy)
+    return found
+
+
+def _request(kind: str, plural: str, spec: Json, group: str = "") -> Json:
+    version = f"{group}/v1" if group else "v1"
+    metadata = {"name": "a", "namespace": "n"}
+    return {
+        "uid": "u",
+        "kind": {"group": group, "version": "v1", "kind": kind},
+        "resource": {"group": group, "version": "v1", "resource": plural},
+        **metadata,
+        "operation": "CREATE",
+        "userInfo": {"username": "ann"},
+        "object": {
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": metadata,
+            "spec": spec,
+        },
+    }
+
+
+def _denied(pair: Pair, request: Json) -> tuple[bool, bool]:
+    head = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    body = msgspec.json.encode({**head, "request": request})
+    before, after = pair.verdicts(decode_review(body))
+    return bool(before), bool(after)
 
 
 REFUSED: list[tuple[Json, str]] = [

@@ -187,7 +187,7 @@ def test_explain(command: Command, folder: Path) -> None:
     (shown,) = json.loads(done.out)
     assert (done.code, shown["kind"]) == (0, "ValidatingPolicy")
     first, jobs, others = shown["rules"]
-    assert first["body"] == "1 validations, 1 auditAnnotations"
+    assert first["body"] == "1 validation, 1 auditAnnotation"
     assert (first["action"], first["kinds"]) == ("Audit", ["v1/pods"])
     assert jobs["kinds"] == ["batch/v1/cronjobs"]
     assert (others["name"], others["autogen"]) == ("autogen-defaults", True)

@@ -190,6 +190,15 @@ def test_actions_of_the_binding(more: Json, expected: list[str]) -> None:
     assert found.binding["spec"]["validationActions"] == expected
 
 
+@pytest.mark.parametrize("given", ["Ignore", "Fail"])
+def test_a_failure_policy_is_not_copied(given: str) -> None:
+    found = made(
+        cluster_policy({"any": [filtered("Secret")]}, spec_failurePolicy=given)
+    )
+    assert found.policy is not None
+    assert found.policy["spec"]["failurePolicy"] == "Fail"
+
+
 def test_parameters_conditions_and_variables_are_copied() -> None:
     cel = {
         "paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
@@ -338,6 +347,9 @@ PODS = {"any": [filtered("Pod")]}
 SELECTOR = {"matchLabels": {"x": "y"}}
 USERS = ": Roles / ClusterRoles / Subjects in `any/all` is not applicable."
 NAMES = ": wildcards in resource name is not applicable."
+EXCLUDED = (
+    ": NamespaceSelector / ObjectSelector in the exclude block is not applicable."
+)
 OVERRIDE = {"action": "Audit", "namespaces": ["a"]}
 SELECTED = {"action": "Audit", "namespaceSelector": SELECTOR}
 REASONS: list[tuple[ClusterPolicy, str]] = [
@@ -387,15 +399,19 @@ REASONS: list[tuple[ClusterPolicy, str]] = [
             " match block are not applicable."
         ),
     ),
-    (
-        cluster_policy(PODS, {"any": [filtered("Pod", selector=SELECTOR)]}),
-        ": NamespaceSelector / ObjectSelector in the exclude block is not applicable.",
-    ),
+    (cluster_policy(PODS, {"any": [filtered("Pod", selector=SELECTOR)]}), EXCLUDED),
     (
         cluster_policy(PODS, {"any": [filtered("Pod", namespaces=["a"])]}),
         ": excluding a resource within a namespace is not applicable.",
     ),
     # What upstream would translate into something else.
+    (cluster_policy(PODS, {"resources": {"selector": SELECTOR}}), EXCLUDED),
+    (cluster_policy(PODS, filtered("Pod", selector=SELECTOR)), EXCLUDED),
+    (cluster_policy(PODS, filtered("Pod", namespaceSelector=SELECTOR)), EXCLUDED),
+    (
+        cluster_policy(PODS, filtered(namespaces=["a"], namespaceSelector=SELECTOR)),
+        EXCLUDED,
+    ),
     (cluster_policy(PODS, spec_admission=False), ": admission is set to false."),
     (
         cluster_policy(PODS, spec_validationFailureActionOverrides=[SELECTED]),
@@ -652,18 +668,19 @@ def test_why_nothing_is_generated_from_a_policy_in_cel(
     assert rest == reason
 
 
+A, B = "object.metadata.name == 'a'", 'object.metadata.namespace != "b"'
 EXEMPTIONS: list[tuple[list[CelPolicyException], list[str], Json]] = [
-    ([exempting("a")], ["!(a)"], None),
-    ([exempting("a"), exempting("b", name="f")], ["!(a)", "!(b)"], None),
+    ([exempting(A)], [f"!({A})"], None),
+    ([exempting(A), exempting(B, name="f")], [f"!({A})", f"!({B})"], None),
     # Upstream exempts what meets one of them.
-    ([exempting("a", "b")], ["!((a) && (b))"], None),
+    ([exempting(A, B)], [f"!(({A}) && ({B}))"], None),
     ([exempting()], ["!(true)"], None),
     ([exempting(images=["i", "it's"])], [], {"allowedImages": "['i', 'it\\'s']"}),
     # Upstream exempts those objects, and allows the image in all others.
     (
-        [exempting("a", allowedValues=["x"]), exempting("b", allowedValues=["y"])],
+        [exempting(A, allowedValues=["x"]), exempting(B, allowedValues=["y"])],
         [],
-        {"allowedValues": "((a) ? ['x'] : []) + ((b) ? ['y'] : [])"},
+        {"allowedValues": f"(({A}) ? ['x'] : []) + (({B}) ? ['y'] : [])"},
     ),
 ]
 
@@ -681,6 +698,78 @@ def test_exceptions_of_a_policy_in_cel(
     assert len(set(names)) == len(names)
     filled = {one["name"]: one["expression"] for one in spec.get("variables", [])}
     assert (filled or None) == variables
+
+
+UNCERTAIN = "matchConditions of PolicyException n/e are not applicable."
+NAME = "object.metadata.name == 'a'"
+
+
+def over(group: str, resource: str, *operations: str) -> Json:
+    given = {
+        "apiGroups": [group],
+        "resources": [resource],
+        "operations": list(operations),
+    }
+    return {"resourceRules": [{**RULES[0], **given}]}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "object.metadata.labels.a == 'b'",
+        "object.spec.replicas > 1",
+        "int(object.metadata.name) == 1",
+        f"{NAME} || object.spec.x",
+        f"{NAME})  || (1/0 == 1",
+        "object.metadata.name == '''a'''",
+        "object.metadata.name == 'a' // '",
+        "has(object.spec.a.b)",
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"images": ["i"]}, {"allowedValues": ["x"]}])
+def test_an_exception_whose_condition_may_fail_keeps_the_policy_in_the_webhook(
+    expression: str, more: Json
+) -> None:
+    """A match condition that fails denies the request."""
+    given = [exempting(expression, **more)]
+    found = from_validating_policy(validating(), given)
+    assert found == Generated(message=f"{SKIP}: {UNCERTAIN}")
+    mutated = from_mutating_policy(mutating(), given)
+    assert mutated == Generated(
+        message=f"skip generating MutatingAdmissionPolicy: {UNCERTAIN}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("matched", "validates", "mutates"),
+    [
+        (over("apps", "deployments", "CREATE", "UPDATE"), True, True),
+        # There is no object, or it has no namespace.
+        (over("apps", "deployments", "UPDATE", "DELETE"), False, False),
+        (over("apps", "deployments", "*"), False, False),
+        (over("apps", "deployments", "CONNECT"), False, False),
+        (over("apps", "*", "CREATE"), False, False),
+        (over("*", "deployments", "CREATE"), False, False),
+        (over("", "nodes", "CREATE"), False, False),
+        # Reviews have no name.
+        (over("authorization.k8s.io", "subjectaccessreviews", "CREATE"), False, False),
+        (over("apps", "deployments/scale", "UPDATE"), False, False),
+        # A generated name is not there yet when policies mutate.
+        (over("apps", "replicasets", "CREATE"), True, False),
+        (over("apps", "replicasets", "UPDATE"), True, True),
+    ],
+)
+def test_a_condition_is_translated_only_where_each_object_has_its_field(
+    matched: Json, *, validates: bool, mutates: bool
+) -> None:
+    given = [exempting(NAME)]
+    found = from_validating_policy(validating(matchConstraints=matched), given)
+    assert (found.policy is not None) == validates
+    found = from_mutating_policy(mutating(matchConstraints=matched), given)
+    assert (found.policy is not None) == mutates
+    given = [exempting("namespaceObject.metadata.name == 'a'")]
+    found = from_mutating_policy(mutating(matchConstraints=matched), given)
+    assert (found.policy is not None) == validates
 
 
 def test_lists_of_exceptions_become_variables() -> None:

@@ -58,6 +58,15 @@ def _policy(
 
 
 _SELECTS = {"namespaceSelector": _OF_TEAM}
+_KEYLESS = {"issuer": "i", "subject": "s", "rekor": {"url": "https://example.org"}}
+_VERIFIES = {
+    "verifyImages": [
+        {
+            "imageReferences": ["example.org/*"],
+            "attestors": [{"entries": [{"keyless": _KEYLESS}]}],
+        }
+    ]
+}
 _LABELLED = {"patchStrategicMerge": {"metadata": {"labels": {"tier": "web"}}}}
 READ = {
     "match": _policy({"validate": _FAILS}, match=_SELECTS),
@@ -175,6 +184,21 @@ def test_what_does_not_read_it(text: str) -> None:
     assert unknown == _answers(text, {"team": "a"}) == _answers(text, {})
 
 
+def test_images_that_another_path_has_recorded() -> None:
+    """Which of its rules wrote the record depends on the labels its policies select."""
+    later = _policy(_VERIFIES, failurePolicy="Ignore")
+    earlier = yaml.safe_load(_policy(_VERIFIES, match=_SELECTS, failurePolicy="Fail"))
+    earlier["metadata"]["name"] = "earlier"
+    alone = Bench(later).handlers["mutate"]
+    both = Bench("---\n".join((later, yaml.safe_dump(earlier)))).handlers["mutate"]
+    request = Request(kind="Pod", version="v1", object=pod(), namespace="default")
+    found = [one.plan(request, frozenset({"Ignore"}), "") for one in (alone, both)]
+    assert [plan is not None and plan.reads_namespace for plan in found] == [
+        False,
+        True,
+    ]
+
+
 def test_no_other_module_reads_it() -> None:
     """A new reader belongs into program/namespace_reads.py, and into this list."""
     reader = re.compile(r"request\.namespace_(labels|known)")
@@ -191,9 +215,12 @@ def test_no_other_module_reads_it() -> None:
         "engine.py",  # explains for the command line
         # Images are verified on the command line only.
         "image_verification.py",
+        # Policies of other paths, which mutation_plan.py asks as well.
+        "images/earlier.py",
         "context/cel_scope.py",  # for bodies/cel.py
         "matching/filter.py",
         "mutation.py",
+        "mutation_recall.py",  # nor is a patch
         "plan.py",
         "recall.py",  # a verdict without the namespace is not remembered
         "rule_gate.py",  # exceptions

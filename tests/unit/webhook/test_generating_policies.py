@@ -164,6 +164,26 @@ def test_operations(
     assert (one.deletes, one.synchronize) == (deletes, sync)
 
 
+@pytest.mark.parametrize(
+    ("excluded", "followed"),
+    [("UPDATE", ["DELETE"]), ("DELETE", ["UPDATE"]), ("*", [])],
+)
+def test_exclusions_are_of_operations(
+    tmp_path: Path, excluded: str, followed: list[str]
+) -> None:
+    """What is excluded from updates was created, and its deletion is followed."""
+    rule = PODS | {"operations": [excluded]}
+    raw = policy(sync=True, constraints={"excludeResourceRules": [rule]})
+    server = served(raw, folder=tmp_path)
+    gone = {"object": None, "oldObject": {"metadata": {"name": "p"}}}
+    found = [
+        operation
+        for operation, objects in (("UPDATE", {}), ("DELETE", gone))
+        if server.ask("/gpol/gen", operation=operation, **objects)
+    ]
+    assert found == followed
+
+
 def test_a_trigger_that_matches_no_longer(tmp_path: Path) -> None:
     """What it generated would stay."""
     labels = {"objectSelector": {"matchLabels": {"team": "x"}}}

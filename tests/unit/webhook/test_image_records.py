@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kyverno_mp.errors import DeadlinePassed
+from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
 from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.rule_gate import RuleGate
 from kyverno_mp.values.jsonvalue import Json
 from tests.image_rig import OCI, Contents, Repository, Signer
 from tests.unit.webhook.test_images import (
@@ -139,6 +140,79 @@ def test_all_blocks_verify_the_same_digest(
         assert done.images == [f"{host}/app:v1@{first}"]
         assert done.outcomes[f"{host}/app@{first}"] == "fail"
         assert not webhooks.ask(b"/validate/" + path_of, done.object).allowed
+
+
+def _vouching(host: str, signer: Signer) -> str:
+    """Return a namespaced Policy of an earlier path, with a signer of its own."""
+    found = yaml.safe_load(policy("tenant", block(host, signer))[4:])
+    found["kind"] = "Policy"
+    found["metadata"]["namespace"] = "default"
+    return "---\n" + yaml.safe_dump(found)
+
+
+def _asking(given: dict[str, Json], **rule: Json) -> str:
+    """Return a ClusterPolicy of the later path with a call to the API server."""
+    found = yaml.safe_load(policy("cluster", given, **_IGNORE)[4:])
+    call = {"name": "x", "apiCall": {"urlPath": "/api/v1/namespaces"}}
+    found["spec"]["rules"][0].update(context=[call], **rule)
+    return "---\n" + yaml.safe_dump(found)
+
+
+def test_an_earlier_policy_does_not_vouch_for_one_that_is_left_out(
+    contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The namespaced Policy has verified another signer than the cluster asks for."""
+    signer = Signer()
+    reference = f"{host}/app@{signed(contents, signer)}"
+    policies = _asking(block(host, Signer())) + _vouching(host, signer)
+    webhooks = Webhooks(policies, tmp_path / "c")
+    given = webhooks.mutate(pod(reference))
+    assert given.outcomes == {reference: "pass"}
+
+    def late(*_: object) -> None:
+        raise DeadlinePassed("x", "late")
+
+    monkeypatch.setattr(MutationPlan, "run", late)
+    done = webhooks.ask(_MUTATE, given.object)
+    assert done.allowed
+    assert ANNOTATION not in done.object["metadata"].get("annotations", {})
+    assert not webhooks.ask(_VALIDATE, done.object).allowed
+
+
+def test_what_is_unchanged_keeps_its_record_where_a_policy_is_left_out(
+    contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer()
+    reference = f"{host}/app@{signed(contents, signer)}"
+    policies = _asking(block(host, signer)) + _vouching(host, signer)
+    webhooks = Webhooks(policies, tmp_path / "c")
+    asked = {"operation": "UPDATE", "oldObject": pod(reference)}
+    given = webhooks.ask(b"/mutate/fail", pod(reference), **asked)
+
+    def late(*_: object) -> None:
+        raise DeadlinePassed("x", "late")
+
+    monkeypatch.setattr(MutationPlan, "run", late)
+    done = webhooks.ask(_MUTATE, given.object, **asked)
+    assert done.outcomes == {reference: "pass"}
+
+
+def test_an_earlier_policy_does_not_vouch_for_one_whose_call_fails(
+    contents: Contents, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signer = Signer()
+    reference = f"{host}/app@{signed(contents, signer)}"
+    policies = _asking(block(host, Signer())) + _vouching(host, signer)
+    webhooks = Webhooks(policies, tmp_path / "c")
+    given = webhooks.mutate(pod(reference))
+
+    def away(*_: object) -> None:
+        raise KubeUnavailable("x", "away")
+
+    monkeypatch.setattr(RuleGate, "refusal", away)
+    done = webhooks.ask(_MUTATE, given.object)
+    assert done.allowed
+    assert done.outcomes == {reference: "fail"}
 
 
 _NEVER: dict[str, Json] = {

@@ -34,6 +34,13 @@ _OPERATOR: Final = re.compile(r"^(?:[<>]=?|!)\s*")
 _NUMBER: Final = re.compile(r"-?\d+")
 _FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*)(?:\.[A-Za-z]\w*)*)")
 _VERBS: Final = ("CREATE", "CREATE", "UPDATE", "UPDATE", "DELETE")
+_FOREIGN: Final = "example.com"
+"""An API group with kinds of the same names as those that are built in."""
+_FOREIGN_SHARE: Final = 0.1
+_DEBUG_SHARE: Final = 0.2
+"""Share of the updates of Pods that are sent to a subresource, as `kubectl debug`."""
+_PODS: Final = "pods"
+_DEBUG: Final = "ephemeralcontainers"
 _ELSEWHERE: Final = 0.25
 """Share of the requests for an object of no name or namespace of the policy."""
 _TOGETHER: Final = 400
@@ -88,7 +95,12 @@ def reviews(
         identity = randomly.choice(names), randomly.choice(namespaces)
         if randomly.random() < _ELSEWHERE:
             identity = "another", "elsewhere"
-        yield _review(resource, verb, changed, old, identity)
+        subresource = ""
+        if randomly.random() < _FOREIGN_SHARE:
+            resource = resource._replace(group=_FOREIGN)
+        elif verb == "UPDATE" and resource.plural == _PODS:
+            subresource = _DEBUG if randomly.random() < _DEBUG_SHARE else ""
+        yield _review(resource, verb, changed, old, identity, subresource)
 
 
 def _walk(pattern: Json, path: _Path) -> Iterator[tuple[_Path, Json]]:
@@ -228,10 +240,16 @@ def _descriptions(rules: Sequence[Rule]) -> Iterator[Json]:
 
 
 def _review(
-    resource: Resource, verb: str, changed: Json, old: Json, identity: tuple[str, str]
+    resource: Resource,
+    verb: str,
+    changed: Json,
+    old: Json,
+    identity: tuple[str, str],
+    subresource: str,
 ) -> tuple[str, bytes]:
     version = "v1" if resource.version == "*" else resource.version
-    group_version = f"{resource.group}/{version}" if resource.group else version
+    group = resource.home if resource.group == "*" else resource.group
+    group_version = f"{group}/{version}" if group else version
     name, namespace = identity
 
     def finished(given: Json) -> Json:
@@ -243,12 +261,8 @@ def _review(
 
     request: Json = {
         "uid": "u",
-        "kind": {"group": resource.group, "version": version, "kind": resource.kind},
-        "resource": {
-            "group": resource.group,
-            "version": version,
-            "resource": resource.plural,
-        },
+        "kind": {"group": group, "version": version, "kind": resource.kind},
+        "resource": {"group": group, "version": version, "resource": resource.plural},
         "name": name,
         "namespace": namespace,
         "operation": verb,
@@ -257,6 +271,8 @@ def _review(
         "oldObject": None if verb == "CREATE" else finished(old),
         "options": None,
     }
+    if subresource:
+        request["subResource"] = subresource
     review = {
         "apiVersion": "admission.k8s.io/v1",
         "kind": "AdmissionReview",

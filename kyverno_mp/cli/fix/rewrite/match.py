@@ -30,12 +30,16 @@ _NAMESPACE: Final = "Namespace"
 
 
 class Resource(NamedTuple):
-    """A resource of the API server, and its kind."""
+    """A resource of the API server, and its kind.
+
+    ``group``, ``version``: "*" = each; ``home``: then the group that is built in.
+    """
 
     group: str
     version: str
     plural: str
     kind: str
+    home: str = ""
 
 
 class Matched(NamedTuple):
@@ -127,10 +131,13 @@ def _resources(text: str) -> list[Resource]:
     selector = parse_kind(text)
     if contains_wildcard(selector.kind) or selector.subresource:
         raise NotRewritten(f"kind {text}")
-    version = "*" if contains_wildcard(selector.version) else selector.version
+    # KYVERNO: without a group, it is the kind of that name in each group.
+    group, version = selector.group, selector.version
+    if any(one != "*" and contains_wildcard(one) for one in (group, version)):
+        raise NotRewritten(f"kind {text}")
     found = [
-        Resource(one.resource.group, version, one.resource.plural, one.resource.kind)
-        for one in _KINDS.find(selector)
+        Resource(group, version, one.plural, one.kind, one.group)
+        for one, _ in _KINDS.find(selector)
     ]
     if not found:
         raise NotRewritten(f"kind {text}, which is not built in")

@@ -222,10 +222,12 @@ def _resource_rules(checks: Sequence[_Check]) -> list[Json]:
 def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
     guards = [check.matched.guard]
     every = {one for other in checks for one in other.matched.resources}
-    if set(check.matched.resources) != every:
-        kinds = _kinds_of(check.matched.resources)
-        if kinds & _kinds_of(every - set(check.matched.resources)):
-            raise NotRewritten("kinds of one name in several groups or versions")
+    others = every - set(check.matched.resources)
+    kinds = _kinds_of(check.matched.resources)
+    if kinds & _kinds_of(others):
+        raise NotRewritten("kinds of one name in several groups or versions")
+    # Another group may have the resource name for another kind.
+    if others or any(one.group == "*" for one in check.matched.resources):
         reviews_deletions = any("DELETE" in one.matched.operations for one in checks)
         root = _RESOURCE if reviews_deletions else "object"
         guards.insert(0, kinds_clause(kinds, root))
@@ -243,9 +245,6 @@ def _validation(check: _Check, checks: Sequence[_Check]) -> Json:
             check.old_guard,
             f"!({check.old_body})",
         ]
-        if any(one.plural == _PODS for one in check.matched.resources):
-            # KYVERNO: the old object is matched without a subresource.
-            existing.insert(1, "request.?subResource.orValue('') == ''")
         clauses.append(all_of(existing))
     found: Json = {"expression": " || ".join(map(bracketed, clauses))}
     if check.message:

@@ -1,0 +1,79 @@
+"""Tell which conditions of exceptions the API server can evaluate for every object.
+
+Room: controllers. Takes: expressions, what a policy matches. Gives: whether no
+evaluation can fail. Next: admission_policies/from_cel_policy.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 8; Kubernetes apiserver: matchConditions (matcher.go), create
+handler, rest.BeforeCreate.
+
+SAFETY: in a generated policy a condition of an exception is a match condition. One that
+fails there denies the request (``failurePolicy: Fail``): the author of an exception
+could deny everything that the policy matches. In the webhook such an exception does not
+count. No guard helps: a match condition cannot turn an error into a match.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from kyverno_mp.policy.admission_policy import MatchResources, NamedRuleWithOperations
+
+_NAME: Final = "object.metadata.name"
+_COMPARISON: Final = re.compile(
+    r"\s*(object\.metadata\.name|object\.metadata\.namespace"
+    r"|namespaceObject\.metadata\.name)"
+    r"""\s*[!=]=\s*(?:'[^'"\\\r\n]*'|"[^'"\\\r\n]*")\s*""",
+)
+"""A comparison of a field that each stored object in a namespace has."""
+_WORKLOADS: Final = (
+    *(("apps", one) for one in ("daemonsets", "deployments", "statefulsets")),
+)
+_NAMESPACED: Final = frozenset(
+    (
+        *_WORKLOADS,
+        *(("", one) for one in ("configmaps", "persistentvolumeclaims", "pods")),
+        *(("", one) for one in ("secrets", "serviceaccounts", "services")),
+        ("apps", "replicasets"),
+        *(("batch", one) for one in ("cronjobs", "jobs")),
+        *(("networking.k8s.io", one) for one in ("ingresses", "networkpolicies")),
+    )
+)
+"""Group and plural; other resources may have no name (reviews) or no namespace."""
+_NAMED: Final = frozenset(_WORKLOADS)
+"""Resources that controllers and users create by name, not by ``generateName``.
+
+K8S: when policies mutate it, an object with a ``generateName`` has no name yet; those
+that validate see it.
+"""
+_WITH_OBJECT: Final = frozenset(("CREATE", "UPDATE"))
+
+
+def cannot_fail(
+    expressions: Iterable[str], given: MatchResources | None, *, mutates: bool
+) -> bool:
+    """Return whether no expression can fail for an object that a policy matches.
+
+    ``mutates``: whether the policy is for the time before names are generated.
+    """
+    for one in expressions:
+        found = _COMPARISON.fullmatch(one)
+        if found is None or given is None:
+            return False
+        needs_name = mutates and found[1] == _NAME
+        if not all(
+            _is_known(rule, needs_name=needs_name) for rule in given.resource_rules
+        ):
+            return False
+    return True
+
+
+def _is_known(rule: NamedRuleWithOperations, *, needs_name: bool) -> bool:
+    if not rule.operations or not _WITH_OBJECT.issuperset(rule.operations):
+        return False
+    needs_name = needs_name and "CREATE" in rule.operations
+    known = _NAMED if needs_name else _NAMESPACED
+    return all(
+        (group, resource) in known
+        for group in rule.api_groups or ("",)
+        for resource in rule.resources or ("",)
+    )

@@ -1,0 +1,62 @@
+"""Tell a kind that does not exist from one that is not served at the moment.
+
+Room: kube. Takes: a Client, a Resource of a CustomResourceDefinition. Gives:
+check_undefined, find_defined. Next: background/cel_policies.py, cleanup/exceptions.py.
+May touch: the API server through kube/rest.py.
+Source: Kubernetes API concepts; docs/behaviour/controllers 14.
+
+K8S: the server answers 404 for both, e.g. while a definition is being replaced or stops
+serving a version; objects of a definition that was deleted are deleted with it. So only
+a missing definition, or a list of its objects, says that there are none.
+"""
+
+from typing import Final
+
+from kyverno_mp.errors import KubeNotFound, KubeUnavailable
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.values.jsonvalue import Json
+
+_DEFINITIONS: Final = Resource(
+    group="apiextensions.k8s.io",
+    version="v1",
+    plural="customresourcedefinitions",
+    kind="CustomResourceDefinition",
+    namespaced=False,
+)
+
+
+def check_undefined(client: Client, resource: Resource) -> None:
+    """Return if the kind has no definition, so that no object of it exists.
+
+    Raises: KubeUnavailable if it has one, which is not served; DependencyError.
+    """
+    name = f"{resource.plural}.{resource.group}"
+    try:
+        client.get(_DEFINITIONS.object(("", name)))
+    except KubeNotFound:
+        return
+    text = f"{name} is defined, but {resource.api_version} is not served"
+    raise KubeUnavailable("kube.not_served", text)
+
+
+def find_defined(client: Client, resource: Resource, key: Key) -> Json | None:
+    """Return an object; None if it, or the definition of its kind, does not exist.
+
+    Raises: KubeUnavailable if its kind is not served; DependencyError.
+    """
+    try:
+        return client.get(resource.object(key))
+    except KubeNotFound:
+        pass
+    namespace, name = key
+    query = [("fieldSelector", f"metadata.name={name}")]
+    try:
+        found = client.get(resource.collection(namespace), query)
+    except KubeNotFound:
+        check_undefined(client, resource)
+        return None
+    for one in found.get("items") or ():
+        if one["metadata"].get("name") == name:
+            return one
+    return None

@@ -1,0 +1,276 @@
+"""The generated policies of an API server follow their policies, at each moment."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kyverno_mp.controllers.admission_policies.controller import (
+    ALL,
+    AdmissionPolicyController,
+    Inputs,
+)
+from kyverno_mp.controllers.admission_policies.generated import Source
+from kyverno_mp.controllers.admission_policies.objects import GeneratedObjects
+from kyverno_mp.controllers.admission_policies.plans import Plans
+from kyverno_mp.controllers.told import Told
+from kyverno_mp.errors import DependencyError
+from kyverno_mp.kube.apply import Objects
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import GENERATED_POLICY_FAILURES_MAX
+from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.decode import decode
+from tests.unit.kube.fake_api import FakeApi, running
+
+Json = Any
+GROUP = "admissionregistration.k8s.io"
+POLICY = "validatingadmissionpolicies"
+POLICIES = f"/apis/{GROUP}/v1/{POLICY}"
+
+
+def served(group: str, plural: str, kind: str, *, namespaced: bool) -> Resource:
+    return Resource(
+        group=group, version="v1", plural=plural, kind=kind, namespaced=namespaced
+    )
+
+
+DIRECTORY = Directory(
+    [
+        served("apps", "deployments", "Deployment", namespaced=True),
+        *(
+            served(GROUP, kind.lower() + plural, kind, namespaced=False)
+            for kind, plural in (
+                ("ValidatingAdmissionPolic", "ies"),
+                ("ValidatingAdmissionPolicyBinding", "s"),
+            )
+        ),
+    ]
+)
+
+
+def policy(
+    name: str, *, asks: bool = True, generated: bool = False, message: str = "m"
+) -> ClusterPolicy:
+    checks = [{"expression": "true", "message": message}]
+    cel = {"generate": asks, "expressions": checks}
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["Deployment"]}}]},
+        "validate": {"cel": cel},
+    }
+    found = decode(
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "ClusterPolicy",
+            "metadata": {"name": name, "uid": f"uid-{name}"},
+            "spec": {"rules": [rule]},
+            "status": {
+                "validatingadmissionpolicy": {"generated": generated, "message": ""}
+            },
+        }
+    )
+    assert isinstance(found, ClusterPolicy)
+    return found
+
+
+class Held:
+    """A lease that is held for good."""
+
+    terms_held = 1
+
+    def holds(self) -> bool:
+        return True
+
+
+class Hand:
+    """A clock moved by hand."""
+
+    now_s = 0.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC)
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+
+class Rig:
+    """A controller against an API server."""
+
+    def __init__(self, api: FakeApi) -> None:
+        self.api = api
+        self.policies: list[Source] = []
+        self.announced = 0
+        self.in_force = True
+        self.clock = Hand()
+        client = api.client()
+        election: Any = Held()
+        clock: Any = self.clock
+        self.controller = AdmissionPolicyController(
+            GeneratedObjects(client, Objects(client)),
+            Plans(validating=True, mutating=True),
+            Inputs(
+                registered=lambda: (1, self.policies),
+                exceptions=lambda: (),
+                allows=lambda _: True,
+                directory=lambda: DIRECTORY,
+                in_force=lambda _: self.in_force,
+                submit=lambda _: None,
+                on_told=self._announce,
+            ),
+            election,
+            clock,
+        )
+
+    def _announce(self) -> None:
+        self.announced += 1
+
+    def run(self, after_s: float = 0.0) -> None:
+        self.clock.now_s += after_s
+        self.controller.reconcile(ALL)
+
+    def told(self, name: str) -> Told | None:
+        found = [one for one in self.policies if one.metadata.name == name]
+        return self.controller.told(found[0])
+
+    def settle(self, *names: str) -> None:
+        """Have the policies generated, and their statuses tell it."""
+        self.policies = [policy(name) for name in names]
+        self.run()
+        self.run(after_s=3)
+        assert all(self.told(name) == Told(generated=True) for name in names)
+        self.policies = [policy(name, generated=True) for name in names]
+        self.run()
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with running() as api:
+        yield Rig(api)
+
+
+def names(api: FakeApi) -> set[str]:
+    return {key[3] for key in api.objects if key[0].startswith(f"/apis/{GROUP}")}
+
+
+def test_what_was_generated_is_told_when_it_is_loaded(rig: Rig) -> None:
+    rig.policies = [policy("a")]
+    rig.run()
+    assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
+    assert rig.told("a") is None
+    rig.run(after_s=2.9)
+    assert (rig.told("a"), rig.announced) == (None, 0)
+    rig.run(after_s=0.2)
+    assert (rig.told("a"), rig.announced) == (Told(generated=True), 1)
+    assert rig.controller.counts()["ValidatingAdmissionPolicy"] == 1
+
+
+def test_what_is_told_before_another_policy_fails_is_announced(rig: Rig) -> None:
+    rig.settle("a", "b")
+    told = rig.announced
+    rig.policies = [policy("a", generated=True, asks=False), policy("b")]
+    rig.api.remove(f"{POLICIES}/cpol-b")
+    rig.api.fault(rf"POST {POLICIES}", 404)
+    with pytest.raises(DependencyError):
+        rig.run(after_s=10)
+    found = rig.told("a")
+    assert found is not None
+    assert not found.generated
+    assert rig.announced == told + 1
+    assert rig.controller.told_count == rig.announced
+    # A change is announced only once.
+    rig.run()
+    assert rig.told("a") == found
+
+
+def test_policies_whose_writes_fail_do_not_starve_the_others(rig: Rig) -> None:
+    """They go last in the next pass; each pass endures only some of them."""
+    bad = [f"a{number}" for number in range(GENERATED_POLICY_FAILURES_MAX + 1)]
+    rig.settle(*bad, "z")
+    rig.policies = [policy(name, message="other") for name in (*bad, "z")]
+    rig.api.fault("PUT .*/cpol-a", *[404] * 100)
+    with pytest.raises(DependencyError):
+        rig.run()
+    assert rig.api.count("PUT .*/cpol-a") == GENERATED_POLICY_FAILURES_MAX
+    assert rig.api.count("PUT .*/cpol-z") == 0
+    with pytest.raises(DependencyError):
+        rig.run()
+    assert rig.api.count("PUT .*/cpol-a") == 2 * GENERATED_POLICY_FAILURES_MAX
+    assert rig.api.count("PUT .*/cpol-z") == 1
+    rig.api.faults.clear()
+    rig.run()
+    for name in (*bad, "z"):
+        found = rig.api.objects[f"/apis/{GROUP}/v1", "", POLICY, f"cpol-{name}"]
+        assert found["spec"]["validations"][0]["message"] == "other"
+
+
+def test_objects_go_when_api_servers_have_loaded_the_webhook(rig: Rig) -> None:
+    rig.settle("a")
+    rig.policies = [policy("a", asks=False)]
+    rig.in_force = False
+    rig.run(after_s=10)
+    rig.in_force = True
+    rig.run()
+    rig.run(after_s=2.9)
+    assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
+    # It lagged again: the time begins anew.
+    rig.in_force = False
+    rig.run()
+    rig.in_force = True
+    rig.run(after_s=1)
+    assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
+    rig.run(after_s=3)
+    assert names(rig.api) == set()
+
+
+OWNER = {"apiVersion": "kyverno.io/v1", "kind": "ClusterPolicy", "uid": "u"}
+
+
+@pytest.mark.parametrize(
+    "owners",
+    [
+        [],
+        [{**OWNER, "name": "other"}],
+        [{**OWNER, "kind": "ValidatingPolicy", "name": "a"}],
+        [{**OWNER, "kind": "ConfigMap", "name": "a"}],
+    ],
+)
+def test_objects_of_others_with_the_label_stay(rig: Rig, owners: Json) -> None:
+    label = {"app.kubernetes.io/managed-by": "kyverno"}
+    metadata = {"labels": label, "ownerReferences": owners}
+    rig.api.put(f"{POLICIES}/cpol-a", metadata=metadata, spec={"x": 1})
+    rig.policies = [policy("a", asks=False)]
+    for _ in range(3):
+        rig.run(after_s=10)
+    assert names(rig.api) == {"cpol-a"}
+    rig.policies = [policy("a")]
+    rig.run(after_s=10)
+    found = rig.told("a")
+    assert found is not None
+    assert "Kyverno did not generate it" in found.message
+    assert rig.api.count("(PUT|DELETE) ") == 0
+
+
+@pytest.mark.parametrize("gone", ["policies/cpol-a", "policybindings/cpol-a-binding"])
+def test_the_webhook_enforces_a_policy_whose_objects_were_deleted(
+    rig: Rig, gone: str
+) -> None:
+    rig.settle("a")
+    rig.api.remove(f"/apis/{GROUP}/v1/validatingadmission{gone}")
+    told = rig.announced
+    rig.run(after_s=10)
+    assert names(rig.api) == {"cpol-a", "cpol-a-binding"}
+    found = rig.told("a")
+    assert found is not None
+    assert not found.generated
+    assert "generated again" in found.message
+    assert rig.announced == told + 1
+    rig.policies = [policy("a")]
+    rig.run()
+    rig.run(after_s=2.9)
+    assert rig.told("a") == found
+    rig.run(after_s=0.2)
+    assert rig.told("a") == Told(generated=True)
+    assert rig.announced == told + 2
