@@ -74,7 +74,7 @@ class LiveResources:
             selector = ",".join(f"{key}={value}" for key, value in labels.items())
             path += "?" + urlencode({"labelSelector": selector})
         path = self._checked(path, namespace, "GET")
-        return self._answer("GET", path, None, deadline_ns)
+        return _with_kinds(self._answer("GET", path, None, deadline_ns))
 
     def post(
         self,
@@ -143,3 +143,19 @@ def _plain(name: str) -> str:
     if not name or name in (".", "..") or "/" in name or "%" in name:
         raise ExpressionFailed("egress.path", f"{name!r} is not a name")
     return segment(name)
+
+
+def _with_kinds(found: Json) -> Json:
+    """Return a List whose items have their kind.
+
+    K8S: the API server leaves it out; Go's client writes that of the List into each
+    item (unstructured.decodeToList).
+    """
+    if type(found) is not dict or type(found.get("items")) is not list:
+        return found
+    api_version = found.get("apiVersion")
+    kind = str(found.get("kind") or "").removesuffix("List")
+    for item in found["items"] if kind else ():
+        if type(item) is dict and not (item.get("kind") or item.get("apiVersion")):
+            item.update(apiVersion=api_version, kind=kind)
+    return found

@@ -103,7 +103,7 @@ class Collector:
         metadata = dict(given) if type(given) is dict else {}
         is_clone = bool(metadata.get("resourceVersion"))
         source_uid = str(metadata.get("uid") or "") if is_clone else ""
-        if metadata.get("namespace", "") != namespace:
+        if metadata.get("namespace") not in (None, "", namespace):
             # K8S: an owner is in the namespace of what it owns.
             metadata.pop(_OWNERS, None)
         for name in (*_OF_STORED, "namespace"):

@@ -1,0 +1,48 @@
+"""Expressions see the objects of a list as Go's client gives them."""
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.kube.rest import Call, Client
+
+
+class Answering:
+    """A client whose API server answers every call alike."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    def call(self, _call: Call, _deadline_ns: int) -> bytes:
+        return json.dumps(self._answer).encode()
+
+
+def listed(answer: object) -> Any:
+    client = cast("Client", Answering(answer))
+    resources = LiveResources(lambda: client, lambda _version, _kind: "")
+    return resources.list("v1", "secrets", "a", {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        ({}, {"apiVersion": "v1", "kind": "Secret"}),
+        ({"kind": "Odd"}, {"kind": "Odd"}),
+        ({"apiVersion": "v2"}, {"apiVersion": "v2"}),
+    ],
+)
+def test_items_of_a_list_have_its_kind(
+    item: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """The API server leaves it out; unstructured.decodeToList writes it."""
+    found = listed({"apiVersion": "v1", "kind": "SecretList", "items": [item]})
+    assert found["items"] == [expected]
+
+
+@pytest.mark.parametrize(
+    "answer", [{"kind": "List"}, {"kind": "List", "items": [1]}, {"items": [{}]}, []]
+)
+def test_odd_answers_stay_as_they_are(answer: object) -> None:
+    assert listed(answer) == answer
