@@ -179,8 +179,9 @@ def test_it_is_deleted_only_when_the_workers_have_the_policy_again(
     assert leader.at(GENERATED), "no worker evaluates it"
     old.follow()
     leader.until(lambda: "secrets" in webhooks(leader))
-    leader.pass_s(2)
-    assert leader.at(GENERATED) is None
+    # The API servers load the webhook configuration meanwhile.
+    leader.pass_s(5)
+    leader.until(lambda: leader.at(GENERATED) is None)
     assert leader.at(BINDING) is None
 
 
@@ -262,8 +263,9 @@ def test_a_policy_in_cel_moves_and_comes_back(leader: Leader, cel: Generation) -
     assert text == f"{SKIP}: not enabled."
     cel.follow()
     leader.until(lambda: "secrets" in webhooks(leader))
-    leader.pass_s(2)
-    assert leader.at(OF_VALIDATING) is None
+    # The API servers load the webhook configuration meanwhile.
+    leader.pass_s(5)
+    leader.until(lambda: leader.at(OF_VALIDATING) is None)
 
 
 def test_exceptions_count_only_where_the_operator_allows_them(
