@@ -35,6 +35,9 @@ POLL_S: Final = 0.1
 SETTLED_S: Final = 1.0
 LONG_S: Final = 5.0
 """A shorter sleep costs too little to cut it."""
+FORGOTTEN_S: Final = 2.5
+"""The API server reads its own admission policies again each second: until then it
+mutates or refuses what the next test creates (policy/generic/policy_source.go)."""
 _WRITES: Final = frozenset({"apply", "create", "patch", "update"})
 _KEPT: Final = frozenset({"PATH", "HOME", "LANG", "TMPDIR"})
 
@@ -173,6 +176,8 @@ def _clean_up(run: _Run, names: Names) -> None:
     deadline = time.monotonic() + run.test.timeouts_s["cleanup"]
     for made in reversed(run.created):
         _remove(run, made, deadline)
+    if any(made["kind"].endswith("AdmissionPolicy") for made in run.created):
+        time.sleep(FORGOTTEN_S)
     if run.own_namespace is not None:
         # It takes its content along, has a name of its own, and is not waited for.
         with contextlib.suppress(Refused):
