@@ -22,7 +22,7 @@ from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.list_source import ListSource
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.webhook.recording.files import RecordingFiles
 from kyverno_mp.webhook.recording.recorder import ReviewRecorder

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # As a script, Python looks for imports beside this file only.
 sys.path.insert(0, str(ROOT))
 
-from kyverno_mp.process.certificate import make as make_certificate  # noqa: E402
+from kyverno_mp.process.startup.certificate import make as make_certificate  # noqa: E402
 from kyverno_mp.telemetry.page import View  # noqa: E402
 from tests.ports import free_port  # noqa: E402
 

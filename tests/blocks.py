@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Rule
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.match import MatchFilters, MatchResources
+from kyverno_mp.policy.reading.decode import decode
 
 
 def match_of(raw: Any) -> MatchResources:

@@ -19,7 +19,7 @@ import yaml
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from kyverno_mp.images.proof import Layer
+from kyverno_mp.images.sigstore.proof import Layer
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.reference import Reference
 

@@ -21,8 +21,8 @@ from kyverno_mp.limits import (
     JSON_DEPTH_MAX,
 )
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 EMPTY: Final = "admission.empty"
 NOT_JSON: Final = "admission.not_json"

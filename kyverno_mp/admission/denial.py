@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, WARNING, PolicyResponse
-from kyverno_mp.values.goyaml import block_text
+from kyverno_mp.values.go.goyaml import block_text
 
 _TOLD = frozenset({FAIL, ERROR, WARNING})
 _VERDICTS_MAX: Final = 256
@@ -48,8 +48,8 @@ class AdmissionVerdict(NamedTuple):
 class AdmissionVerdicts:
     """Compute verdicts; cache those of responses that requests share.
 
-    PERF: equal denials share their responses (program/batch.py), and building the text
-    takes 6 us.
+    PERF: equal denials share their responses (program/plans/batch.py), and building the
+    text takes 6 us.
     """
 
     __slots__ = ("_known",)

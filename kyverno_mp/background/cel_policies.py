@@ -16,8 +16,10 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.compiler.mutating_policy import compile_mutating_with_exceptions
-from kyverno_mp.compiler.validating_policy import EXCEPTION_NAMES
+from kyverno_mp.compiler.cel_kinds.mutating_policy import (
+    compile_mutating_with_exceptions,
+)
+from kyverno_mp.compiler.cel_kinds.validating_policy import EXCEPTION_NAMES
 from kyverno_mp.errors import KubeNotFound, PolicyInvalid, Where
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.kube.definitions import check_undefined, find_defined
@@ -25,9 +27,9 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.limits import LINKED_RULES_MAX
-from kyverno_mp.policy.cel_policies import MutatingPolicy
-from kyverno_mp.policy.served_cel import decode_served, is_served
-from kyverno_mp.policy.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
+from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.values.jsonvalue import Json
 

@@ -13,8 +13,8 @@ import msgspec
 
 from kyverno_mp.kube.apply import key_of
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import same
 
 _OF_THE_SERVER: Final = (
     "uid",

@@ -33,7 +33,7 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
 _ANY: Final[Callable[[Json], bool]] = lambda _raw: True  # noqa: E731

@@ -59,9 +59,9 @@ from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS, BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.generate.generation import evaluate_generations
 from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
 from kyverno_mp.program.generate.pattern import Generated
-from kyverno_mp.program.generation import evaluate_generations
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.values.jsonvalue import Json

@@ -13,7 +13,7 @@ from typing import Final
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.values.kinds import KindSelector, parse_kind
+from kyverno_mp.values.kubernetes.kinds import KindSelector, parse_kind
 
 _ASK_AGAIN_S: Final = 5.0
 _LISTED: Final = frozenset({"list", "delete"})

@@ -40,9 +40,9 @@ from kyverno_mp.program.mutation import begin, mutate_policy
 from kyverno_mp.program.ports import ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
+from kyverno_mp.values.patches.json_equal import same
 
 _ATTEMPTS: Final = 5
 

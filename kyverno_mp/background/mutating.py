@@ -57,8 +57,8 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, names_only, withheld
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.telemetry.families import BACKGROUND_WRITES
-from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import same
 
 _ATTEMPTS: Final = 5
 

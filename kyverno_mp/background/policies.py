@@ -18,18 +18,18 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule, Spec
-from kyverno_mp.policy.decode import examine
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule, Spec
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.mutation import (
     ForEachGeneration,
     Generation,
 )
+from kyverno_mp.policy.reading.decode import examine
+from kyverno_mp.program.generate.generation import link_generations
 from kyverno_mp.program.generate.rule import LinkedGeneration
-from kyverno_mp.program.generation import link_generations
 from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.mutation import link_mutations
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 CLUSTER_POLICIES: Final = Resource(
     group="kyverno.io",

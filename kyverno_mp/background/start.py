@@ -54,7 +54,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.limits import BACKGROUND_TRIGGERS_MAX
-from kyverno_mp.policy.decode import prepare
+from kyverno_mp.policy.reading.decode import prepare
 from kyverno_mp.queues.reconcile import Controllers, Reconciler, Request
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.telemetry.families import BACKGROUND_WAITING, DEFECTS

@@ -18,20 +18,20 @@ from kyverno_mp.cleanup.policy import (
     StoredPolicy,
     schedule_and_options,
 )
-from kyverno_mp.compiler.cel_policies import (
+from kyverno_mp.compiler.cel_kinds.policies import (
     EXCEPTION_NAMES_OF_DELETING,
     compile_deleting_policy,
 )
-from kyverno_mp.compiler.cel_policies_review import review
+from kyverno_mp.compiler.cel_kinds.review import review
 from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.admission_policy import ResourceRuleIR
 from kyverno_mp.ir.cel_policies import DeletingPolicyIR
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.cel_policies import DeletingPolicy, decode_cel_policy
+from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy, decode_cel_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.policy.validating_policy import CelPolicyException
 from kyverno_mp.program.cel_policies.delete import LinkedDeletingPolicy
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.ports import ClusterData

@@ -31,7 +31,7 @@ from kyverno_mp.program.secrecy import reason_for
 from kyverno_mp.queues import clock as queues_clock
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.selector import labels_of
 
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _KYVERNO: Final = "kyverno"

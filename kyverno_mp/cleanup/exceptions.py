@@ -25,7 +25,7 @@ from kyverno_mp.kube.definitions import check_undefined
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
 )

@@ -17,7 +17,7 @@ from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import contains_wildcard
 
 

@@ -16,7 +16,7 @@ from kyverno_mp.cleanup.plan import CleanupPlan, Plan
 from kyverno_mp.compiler.cleanup import compile_cleanup
 from kyverno_mp.errors import ExpressionFailed, PolicyInvalid, Where
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.policy.cleanup_policy import (
+from kyverno_mp.policy.documents.cleanup_policy import (
     BUDGET,
     DRY_RUN,
     DRY_RUN_EXPECTED,
@@ -24,12 +24,12 @@ from kyverno_mp.policy.cleanup_policy import (
     CleanupPolicy,
     ClusterCleanupPolicy,
 )
-from kyverno_mp.policy.decode import examine
+from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.budget import Budget, parse_budget
 from kyverno_mp.values.cron import Schedule, parse_schedule
-from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 
 CONDITION: Final = "CleanedUp"
 RUNNING: Final = "Running"

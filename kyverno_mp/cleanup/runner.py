@@ -20,7 +20,7 @@ from kyverno_mp.cleanup.recorder import RunRecorder, shown
 from kyverno_mp.cleanup.scan import Candidate, Scan, ScanInputs, scan
 from kyverno_mp.cleanup.status import Claim, End
 from kyverno_mp.errors import BudgetExceeded
-from kyverno_mp.policy.cleanup_policy import BUDGET
+from kyverno_mp.policy.documents.cleanup_policy import BUDGET
 
 
 class Steps(Protocol):

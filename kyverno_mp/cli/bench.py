@@ -25,9 +25,9 @@ from msgspec.structs import replace
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.counted import counted
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled, compile_all
 from kyverno_mp.cli.sources.policies import PolicySet, load_policies
 from kyverno_mp.cli.sources.resources import load_resources

@@ -28,7 +28,7 @@ from kyverno_mp.cleanup.scan import Scan, ScanInputs, scan
 from kyverno_mp.cli.cluster.access import Cluster
 from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
 from kyverno_mp.cli.cluster.preview import PreviewCommand, print_columns
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory, Discovery

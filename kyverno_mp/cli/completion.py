@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from kyverno_mp.cli.commands.declare import Command, Example
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 
 _SHELLS = ("bash", "zsh", "fish", "powershell")
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 import click
 
 from kyverno_mp.cli.commands.declare import Example, Group
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.fix.test_file import API_VERSION
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.values.jsonvalue import Json
 
 _VERBS: Final = ("create", "get", "update", "delete", "list", "watch")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from kyverno_mp.cli.commands.declare import Command, Example, Group
-from kyverno_mp.cli.exit_codes import EXITS
+from kyverno_mp.cli.shell.exit_codes import EXITS
 
 _Named = tuple[str, click.Command]
 

@@ -35,7 +35,7 @@ from kyverno_mp.background.triggers import Triggers
 from kyverno_mp.cli.cluster.access import Cluster
 from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
 from kyverno_mp.cli.cluster.preview import PreviewCommand, print_columns
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.kube.apply import Objects

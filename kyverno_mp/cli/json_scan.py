@@ -21,13 +21,13 @@ from kyverno_mp.cli.assertions import (
     search,
     violations,
 )
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.cli.sources.strict import check_fields, check_map, check_maps
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import LabelTest, compile_selector, labels_of
+from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
 
 _GROUP = "json.kyverno.io/"
 _RULE = {

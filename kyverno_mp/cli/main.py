@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import click
 
 from kyverno_mp.cli.commands.declare import PLUGIN, PROGRAM, Example, Group
-from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.exit_codes import (
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.shell.exit_codes import (
     FAILED,
     INPUT,
     INTERNAL_ERROR,
@@ -21,8 +21,8 @@ from kyverno_mp.cli.exit_codes import (
     OK,
     STATE,
 )
-from kyverno_mp.cli.log_flags import without_log_flags
-from kyverno_mp.cli.switches import with_plain_switches
+from kyverno_mp.cli.shell.log_flags import without_log_flags
+from kyverno_mp.cli.shell.switches import with_plain_switches
 from kyverno_mp.errors import DependencyError, Error, InputError, StateError
 
 _ROOM = "kyverno_mp.cli."

@@ -14,7 +14,7 @@ import msgspec
 
 from kyverno_mp.cli.apply.options import split
 from kyverno_mp.cli.cluster.access import open_cluster
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import KubeConflict, KubeNotFound, KubeRefused
 from kyverno_mp.kube.apply import Objects, key_of
 from kyverno_mp.kube.resource import Resource

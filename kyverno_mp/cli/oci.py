@@ -14,14 +14,14 @@ import msgspec
 import yaml
 
 from kyverno_mp.cli.cluster.registry_access import docker_client, soon_ns
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.errors import InputError
 from kyverno_mp.limits import REGISTRY_LAYERS_MAX
-from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.registry.client import OCI_MANIFEST, Client, digest_of
 from kyverno_mp.registry.image import descriptor_digest, read_image
 from kyverno_mp.registry.reference import Reference, parse_reference

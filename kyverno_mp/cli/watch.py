@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import Error
 
 _LOOK_S: Final = 0.5

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 
 import msgspec
 
-from kyverno_mp.compiler.cel import (
+from kyverno_mp.compiler.described import describe
+from kyverno_mp.compiler.rules.cel import (
     build_validations,
     build_variables,
     cel_environment,
     compile_conditions,
     compile_text,
 )
-from kyverno_mp.compiler.described import describe
-from kyverno_mp.compiler.match import build_selector
+from kyverno_mp.compiler.rules.match import build_selector
 from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.patches import (
     CONFIGURATION,
@@ -37,7 +37,7 @@ from kyverno_mp.ir.admission_policy import (
 )
 from kyverno_mp.ir.cel import CelValidationIR
 from kyverno_mp.ir.rules import PolicyIR
-from kyverno_mp.policy.admission_policy import (
+from kyverno_mp.policy.cel_kinds.admission_policy import (
     AdmissionBinding,
     AdmissionPolicy,
     MatchResources,

@@ -11,22 +11,22 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.compiler.autogen import RuleOfKinds, expand, rules_of_kinds
-from kyverno_mp.compiler.body import build_controls, build_validate
-from kyverno_mp.compiler.conditions import build_conditions
-from kyverno_mp.compiler.context import build_entries
+from kyverno_mp.compiler.autogen.rules import RuleOfKinds, expand, rules_of_kinds
 from kyverno_mp.compiler.described import describe
-from kyverno_mp.compiler.effects import effects_of
-from kyverno_mp.compiler.generate import build_generate
-from kyverno_mp.compiler.match import (
+from kyverno_mp.compiler.review_reads import reads_review
+from kyverno_mp.compiler.rules.body import build_controls, build_validate
+from kyverno_mp.compiler.rules.conditions import build_conditions
+from kyverno_mp.compiler.rules.context import build_entries
+from kyverno_mp.compiler.rules.effects import effects_of
+from kyverno_mp.compiler.rules.generate import build_generate
+from kyverno_mp.compiler.rules.match import (
     build_exception_match,
     build_exclude,
     build_match,
     build_selector,
 )
-from kyverno_mp.compiler.mutate import build_mutate
-from kyverno_mp.compiler.review_reads import reads_review
-from kyverno_mp.compiler.verify_images import action_of, build_verify_images
+from kyverno_mp.compiler.rules.mutate import build_mutate
+from kyverno_mp.compiler.rules.verify_images import action_of, build_verify_images
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
@@ -40,8 +40,8 @@ from kyverno_mp.ir.rules import (
     RuleIR,
 )
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy, Rule
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.fields.validation import (
     CEL,
@@ -231,7 +231,7 @@ def _match_conditions(
 ) -> tuple[NamedExpressionIR, ...]:
     if not given:
         return ()
-    from kyverno_mp.compiler.cel import build_match_conditions
+    from kyverno_mp.compiler.rules.cel import build_match_conditions
 
     return build_match_conditions(given)
 
@@ -241,7 +241,7 @@ def _cel_preconditions(
 ) -> tuple[NamedExpressionIR, ...]:
     if not given:
         return ()
-    from kyverno_mp.compiler.cel import build_cel_preconditions
+    from kyverno_mp.compiler.rules.cel import build_cel_preconditions
 
     return build_cel_preconditions(given, cel)
 

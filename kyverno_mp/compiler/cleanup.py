@@ -6,13 +6,16 @@ May touch: nothing outside its arguments. Source: docs/behaviour/controllers 1.3
 
 import msgspec
 
-from kyverno_mp.compiler.conditions import build_conditions
-from kyverno_mp.compiler.context import build_entries
 from kyverno_mp.compiler.described import describe
-from kyverno_mp.compiler.match import build_exception_match
+from kyverno_mp.compiler.rules.conditions import build_conditions
+from kyverno_mp.compiler.rules.context import build_entries
+from kyverno_mp.compiler.rules.match import build_exception_match
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.ir.cleanup import CleanupIR
-from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
+from kyverno_mp.policy.documents.cleanup_policy import (
+    CleanupPolicy,
+    ClusterCleanupPolicy,
+)
 
 
 def compile_cleanup(document: CleanupPolicy | ClusterCleanupPolicy) -> CleanupIR:

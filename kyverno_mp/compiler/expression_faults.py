@@ -13,9 +13,9 @@ from typing import Final
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
-from kyverno_mp.policy.admission_policy import AdmissionPolicy
-from kyverno_mp.policy.checks.lists import check_lists
-from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.cel_kinds.admission_policy import AdmissionPolicy
+from kyverno_mp.policy.checks.rules.lists import check_lists
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.jsonvalue import Json
 
@@ -45,7 +45,7 @@ def _conditions(policy: AnyPolicy) -> tuple[NamedExpressionIR, ...]:
     if hooks is None or not hooks.match_conditions:
         return ()
     # PERF: imported late, like the languages below: the start of the command line.
-    from kyverno_mp.compiler.cel import build_match_conditions
+    from kyverno_mp.compiler.rules.cel import build_match_conditions
 
     return build_match_conditions(hooks.match_conditions)
 
@@ -79,7 +79,7 @@ def _cel_faults(rule: Rule, place: str) -> Iterator[Problem]:
     cel = rule.validate.cel if rule.validate is not None else None
     if cel is None and not rule.cel_preconditions:
         return
-    from kyverno_mp.compiler.cel import build_cel, build_cel_preconditions
+    from kyverno_mp.compiler.rules.cel import build_cel, build_cel_preconditions
 
     if cel is not None:
         compiled = build_cel(cel, "")

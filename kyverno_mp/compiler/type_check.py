@@ -12,13 +12,13 @@ apiserver pkg/admission/plugin/policy/validating/typechecking.go.
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from kyverno_mp.compiler.cel import FIELDS, VARIABLES, cel_environment, declared
-from kyverno_mp.compiler.translatable import why_not
+from kyverno_mp.compiler.cel_kinds.translatable import why_not
+from kyverno_mp.compiler.rules.cel import FIELDS, VARIABLES, cel_environment, declared
 from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.environment import Environment, RecordFields
 from kyverno_mp.expr.cel.functions.authorization import AUTHORIZER
-from kyverno_mp.expr.cel.program import compile_expression
+from kyverno_mp.expr.cel.linking.program import compile_expression
 from kyverno_mp.expr.cel.schema_types import SchemaRecords
 from kyverno_mp.expr.cel.types import Allowance, Type
 from kyverno_mp.limits import (
@@ -26,12 +26,12 @@ from kyverno_mp.limits import (
     TYPE_CHECK_STEPS_MAX,
     TYPE_CHECK_TEXT_CHARACTERS_MAX,
 )
-from kyverno_mp.policy.cluster_policy import AnyPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.policy.fields.match import MatchResources
 from kyverno_mp.policy.fields.validation import CEL
 from kyverno_mp.policy.ports import ClusterView, Kinds, KnownSchemas
-from kyverno_mp.values.kinds import KindSelector, parse_kind
-from kyverno_mp.values.openapi import name_of
+from kyverno_mp.values.kubernetes.kinds import KindSelector, parse_kind
+from kyverno_mp.values.kubernetes.openapi import name_of
 
 _PLACE: Final = "spec.rules[0].validate.cel.expressions"
 _FIXED: Final = {

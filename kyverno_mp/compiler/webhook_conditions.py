@@ -13,12 +13,12 @@ condition is not registered, and the workers evaluate it.
 from collections.abc import Iterable
 from typing import Final
 
-from kyverno_mp.compiler.cel import cel_environment, compile_text
+from kyverno_mp.compiler.rules.cel import cel_environment, compile_text
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import oldest_library
 from kyverno_mp.expr.cel.environment import Environment
 from kyverno_mp.expr.cel.nodes import Call, ListLit, Macro, MapLit, Node, Select
-from kyverno_mp.expr.cel.parse import children
+from kyverno_mp.expr.cel.syntax.parse import children
 
 _VARIABLES: Final = ("object", "oldObject", "request")
 _MACROS: Final = frozenset({"all", "exists", "existsOne", "map", "filter"})

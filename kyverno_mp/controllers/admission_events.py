@@ -28,7 +28,7 @@ from kyverno_mp.kube.policy_events import (
     UidOf,
     no_uid,
 )
-from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
+from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.queues.journal import JournalReader, Record
 from kyverno_mp.queues.records import (
     ObjectRecord,

@@ -7,19 +7,20 @@ Source: docs/behaviour/cel 7.
 
 from collections.abc import Iterator
 
-from kyverno_mp.compiler import autogen_cel, autogen_mutating
-from kyverno_mp.policy.cel_policies import (
+from kyverno_mp.compiler.autogen import cel as autogen_cel
+from kyverno_mp.compiler.autogen import mutating as autogen_mutating
+from kyverno_mp.policy.cel_kinds.image_validating_policy import (
+    ImageValidatingPolicy,
+    ImageValidatingPolicySpec,
+)
+from kyverno_mp.policy.cel_kinds.policies import (
     GeneratingPolicy,
     GeneratingPolicySpec,
     MutatingPolicy,
     MutatingPolicySpec,
 )
-from kyverno_mp.policy.image_validating_policy import (
-    ImageValidatingPolicy,
-    ImageValidatingPolicySpec,
-)
-from kyverno_mp.policy.served_cel import AnyServedPolicy
-from kyverno_mp.policy.validating_policy import ValidatingPolicySpec
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import ValidatingPolicySpec
 
 AnySpec = (
     ValidatingPolicySpec

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.compiler.validating_policy import is_on
+from kyverno_mp.compiler.cel_kinds.validating_policy import is_on
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
-from kyverno_mp.policy.cel_policies import GeneratingPolicy
-from kyverno_mp.policy.served_cel import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.values.jsonvalue import Json
 
 WEBHOOK_CONFIGURED: Final = "WebhookConfigured"

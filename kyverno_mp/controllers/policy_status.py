@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.controllers.cel_status import cel_status_of
 from kyverno_mp.controllers.scan_permissions import MissingPermissions
 from kyverno_mp.controllers.stored_rule import as_stored
@@ -29,8 +29,13 @@ from kyverno_mp.controllers.told import (
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy, Rule
-from kyverno_mp.policy.served_cel import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.documents.cluster_policy import (
+    AnyPolicy,
+    ClusterPolicy,
+    Policy,
+    Rule,
+)
 from kyverno_mp.values.jsonvalue import Json
 
 

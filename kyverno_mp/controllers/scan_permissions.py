@@ -12,9 +12,9 @@ from typing import Final
 
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.limits import SCAN_PERMISSION_RESOURCES_MAX
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.ports import Permissions, PermissionTarget
-from kyverno_mp.policy.served_cel import AnyServedPolicy
-from kyverno_mp.values.built_in_kinds import ApiResource
+from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
 
 MissingPermissions = Callable[[AnyServedPolicy], Sequence[str]]
 _VERBS: Final = ("get", "list", "watch")

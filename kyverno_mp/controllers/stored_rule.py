@@ -13,7 +13,7 @@ an equal status is not sent a second time.
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.values.jsonvalue import Json
 
 _Object = dict[str, Json]

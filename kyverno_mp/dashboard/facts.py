@@ -1,7 +1,7 @@
 """Define what the pages need to know of the pod.
 
 Room: dashboard. Takes: nothing. Gives: Facts, View, ProcessRow. Next: pages.py;
-process/dashboard_facts.py implements Facts. May touch: nothing.
+process/roles/dashboard_facts.py implements Facts. May touch: nothing.
 """
 
 from collections.abc import Sequence

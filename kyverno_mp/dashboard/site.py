@@ -1,7 +1,7 @@
 """Answer the requests of browsers.
 
 Room: dashboard. Takes: method, path, query and headers of a request. Gives: Response.
-Next: process/dashboard.py sends it. May touch: the log.
+Next: process/roles/dashboard.py sends it. May touch: the log.
 Source: docs/dashboard.md; RFC 9110 (405, 421); CSP Level 3.
 """
 

@@ -15,7 +15,7 @@ def resolve_host(host: str) -> list[str]:
 
     Raises: KubeUnavailable (``egress.dns``) when it does not resolve.
     """
-    import socket  # PERF: start of the command line; see process/preload.py
+    import socket  # PERF: start of the command line; see process/startup/preload.py
 
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -18,9 +18,9 @@ from kyverno_mp.kube.discovery import Directory, Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.policy.ports import BuiltInKinds, FoundKind
-from kyverno_mp.values.built_in_kinds import ApiResource
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
 KINDS: Final = "kinds"

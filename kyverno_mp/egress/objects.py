@@ -20,7 +20,7 @@ from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.limits import KUBE_PAGE_OBJECTS, LIVE_OBJECTS_BYTES_MAX
 from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 _ANY: Final = ("", "*")

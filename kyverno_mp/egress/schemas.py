@@ -27,7 +27,12 @@ from kyverno_mp.limits import (
     OPENAPI_WAIT_S_MAX,
 )
 from kyverno_mp.policy.ports import KnownSchemas
-from kyverno_mp.values.openapi import Schemas, path_of, read_index, read_schemas
+from kyverno_mp.values.kubernetes.openapi import (
+    Schemas,
+    path_of,
+    read_index,
+    read_schemas,
+)
 
 _log = logging.getLogger(__name__)
 _INDEX: Final = "/openapi/v3"

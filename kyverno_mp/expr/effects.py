@@ -1,8 +1,8 @@
 """Define the external effects of an evaluation.
 
 Room: expr. Takes: nothing. Gives: the EFFECT bits, which functions declare in their
-rows. Next: compiler/effects.py combines them per rule; the webhook uses them to choose
-where a review runs. May touch: nothing outside its arguments.
+rows. Next: compiler/rules/effects.py combines them per rule; the webhook uses them to
+choose where a review runs. May touch: nothing outside its arguments.
 Source: docs/architecture.md 3 (effects decide scheduling).
 """
 

@@ -3,7 +3,7 @@
 Room: expr. Takes: marks by pattern/reads.py, jmespath/reads.py and cel/reads.py. Gives:
 Reads; Found, the places that a value may come from; ``cutter(reads)``, which makes the
 part of a value that is read.
-Next: program/recall.py.
+Next: program/recall/verdicts.py.
 May touch: nothing outside its arguments.
 
 Invariant: code that reads only the marked parts gives the same result for a value and

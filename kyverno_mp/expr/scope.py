@@ -33,8 +33,8 @@ from kyverno_mp.values.effort import (
     PRINTED_PER_STEP,
     width_of,
 )
-from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.image import ImageSettings
 
 _REGEXES_MET_MAX: Final = 64
 """Regular expressions that are recorded as paid for, per policy."""

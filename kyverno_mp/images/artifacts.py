@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed, InputError, RequestInvalid
 from kyverno_mp.images.keys import failed
-from kyverno_mp.images.proof import Layer
+from kyverno_mp.images.sigstore.proof import Layer
 from kyverno_mp.limits import (
     IMAGE_REFERENCES_CACHED_MAX,
     IMAGE_REFERRERS_MAX,
@@ -28,8 +28,8 @@ from kyverno_mp.limits import (
 from kyverno_mp.registry.client import Client, checked_digest
 from kyverno_mp.registry.exchange import RegistryResponse
 from kyverno_mp.registry.reference import Reference, parse_reference
-from kyverno_mp.values.gojson import JsonInvalid, decode_parts
-from kyverno_mp.values.gotext import sprint
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_parts
+from kyverno_mp.values.go.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 
 NOT_FOUND: Final = "image.not_found"

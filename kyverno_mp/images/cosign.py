@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 from cryptography import x509
 
 from kyverno_mp.images.keys import Check, Unproved, failed
-from kyverno_mp.images.proof import Layer, Terms, read_proof
+from kyverno_mp.images.sigstore.proof import Layer, Terms, read_proof
 from kyverno_mp.limits import (
     IMAGE_ENVELOPE_SIGNATURES_MAX,
     REGISTRY_JSON_PARTS_MAX,
 )
-from kyverno_mp.values.gojson import JsonInvalid, decode_json, decode_parts
-from kyverno_mp.values.gotext import go_type
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json, decode_parts
+from kyverno_mp.values.go.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
 _IN_TOTO: Final = "application/vnd.in-toto+json"

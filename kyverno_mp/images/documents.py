@@ -1,10 +1,10 @@
 """Decode the JSON and base64 of bundles and log entries.
 
-Room: images. Takes: strings. Gives: plain data, bytes. Next: images/rekor.py.
+Room: images. Takes: strings. Gives: plain data, bytes. Next: images/sigstore/rekor.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/images 3.5 (bundles).
 
-Integers stay integers here, because a log signs them; values/gojson makes floats.
+Integers stay integers here, because a log signs them; values/go/gojson makes floats.
 """
 
 import base64

@@ -6,8 +6,8 @@ webhook/images.py. May touch: the network through the Exchange.
 Source: docs/behaviour/images 3.8.
 """
 
-from kyverno_mp.images.log_search import Send
-from kyverno_mp.images.trust_root import Fetch
+from kyverno_mp.images.sigstore.log_search import Send
+from kyverno_mp.images.sigstore.trust_root import Fetch
 from kyverno_mp.limits import IMAGE_LOG_BYTES_MAX, IMAGE_TRUST_BYTES_MAX
 from kyverno_mp.registry.exchange import Exchange, RegistryCall
 

@@ -12,9 +12,6 @@ from typing import Final, NoReturn, Protocol
 from cryptography import x509
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.certificates import all_certificates
-from kyverno_mp.images.chains import verified_chain
-from kyverno_mp.images.ctlog import check_scts
 from kyverno_mp.images.keys import (
     StaticKey,
     Unproved,
@@ -24,10 +21,13 @@ from kyverno_mp.images.keys import (
     policy_certificate,
     static_key,
 )
-from kyverno_mp.images.logkeys import LogKeys, log_keys
-from kyverno_mp.images.proof import UNTRUSTED, Terms
-from kyverno_mp.images.rekor_entry import Signed
-from kyverno_mp.images.timestamps import Authority, authority_of
+from kyverno_mp.images.sigstore.certificates import all_certificates
+from kyverno_mp.images.sigstore.chains import verified_chain
+from kyverno_mp.images.sigstore.ctlog import check_scts
+from kyverno_mp.images.sigstore.logkeys import LogKeys, log_keys
+from kyverno_mp.images.sigstore.proof import UNTRUSTED, Terms
+from kyverno_mp.images.sigstore.rekor_entry import Signed
+from kyverno_mp.images.sigstore.timestamps import Authority, authority_of
 from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX, IMAGE_CHAIN_LENGTH_MAX
 from kyverno_mp.program.ports import SignatureQuery
 

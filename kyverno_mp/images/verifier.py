@@ -32,12 +32,12 @@ from kyverno_mp.images.cosign import (
     verified_payloads,
     verified_statements,
 )
-from kyverno_mp.images.identity import require_identity
 from kyverno_mp.images.keys import Unproved, failed
-from kyverno_mp.images.log_search import Send, search_log
-from kyverno_mp.images.proof import Layer, Terms
 from kyverno_mp.images.references import NO_PROVIDERS, KeyProviders, referenced_key
-from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.sigstore.identity import require_identity
+from kyverno_mp.images.sigstore.log_search import Send, search_log
+from kyverno_mp.images.sigstore.proof import Layer, Terms
+from kyverno_mp.images.sigstore.rekor_entry import Signed
 from kyverno_mp.images.terms import NoTrustRoot, TrustRoot, terms_of
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client

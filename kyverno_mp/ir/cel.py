@@ -1,8 +1,9 @@
 """Define the records of the CEL parts of a policy.
 
-Room: ir. Takes: written by compiler/cel.py. Gives: CelIR, NamedExpressionIR, parts of
-ir/rules.py; read by program/bodies/cel.py and program/bodies/cel_conditions.py.
-Plain data; no behaviour here. Source: docs/behaviour/engine 1.9, 6.4.
+Room: ir. Takes: written by compiler/rules/cel.py. Gives: CelIR, NamedExpressionIR,
+parts of ir/rules.py; read by program/bodies/cel.py and
+program/bodies/cel_conditions.py. Plain data; no behaviour here. Source:
+docs/behaviour/engine 1.9, 6.4.
 """
 
 import msgspec

@@ -1,8 +1,9 @@
 """Define the records of compiled Mutating-, Generating- and DeletingPolicies.
 
-Room: ir. Takes: written by compiler/mutating_policy.py and compiler/cel_policies.py.
-Gives: MutatingPolicyIR, GeneratingPolicyIR, DeletingPolicyIR, read by
-program/cel_policies. Plain data; no behaviour here. Source: docs/behaviour/cel 2, 10.
+Room: ir. Takes: written by compiler/cel_kinds/mutating_policy.py and
+compiler/cel_kinds/policies.py. Gives: MutatingPolicyIR, GeneratingPolicyIR,
+DeletingPolicyIR, read by program/cel_policies. Plain data; no behaviour here. Source:
+docs/behaviour/cel 2, 10.
 """
 
 import msgspec

@@ -1,6 +1,6 @@
 """Define the records of compiled ImageValidatingPolicies.
 
-Room: ir. Takes: written by compiler/image_validating_policy.py. Gives:
+Room: ir. Takes: written by compiler/cel_kinds/image_validating_policy.py. Gives:
 ImageValidatingPolicyIR, read by program/image_policies. Plain data; no behaviour here.
 Source: docs/behaviour/cel 2, 10.4; docs/behaviour/images 8.
 """

@@ -1,7 +1,7 @@
 """Define the records of match and exclude blocks, with kinds already split.
 
-Room: ir. Takes: written by compiler/match. Gives: read by program/matching/match and by
-compiler/index. No behaviour here. Source: docs/behaviour/engine 1.
+Room: ir. Takes: written by compiler/rules/match. Gives: read by program/matching/match
+and by compiler/index. No behaviour here. Source: docs/behaviour/engine 1.
 """
 
 import msgspec

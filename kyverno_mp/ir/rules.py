@@ -16,8 +16,8 @@ from kyverno_mp.expr.pattern.nodes import Pattern
 from kyverno_mp.expr.template.nodes import Document
 from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.ir.match import MatchIR, SelectorIR
-from kyverno_mp.values.image import ImageExtractor
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.image import ImageExtractor
 
 LAYOUT_VERSION: Final = 11
 """Raise with every change of a record in ir/ or of a node record in expr/."""

@@ -1,7 +1,7 @@
 """Define the records of compiled ValidatingPolicies.
 
-Room: ir. Takes: written by compiler/validating_policy.py. Gives: ValidatingPolicyIR,
-read by program/validating_policy. Plain data; no behaviour here.
+Room: ir. Takes: written by compiler/cel_kinds/validating_policy.py. Gives:
+ValidatingPolicyIR, read by program/validating_policy. Plain data; no behaviour here.
 Source: docs/behaviour/cel 2, 6, 7.
 """
 

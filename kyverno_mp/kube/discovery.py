@@ -21,7 +21,7 @@ import msgspec
 from kyverno_mp.errors import DependencyError, KubeUnavailable
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import matches
 
 _T = TypeVar("_T")

@@ -1,7 +1,7 @@
 """Kyverno's messages about one policy and one object, as Events.
 
 Room: kube. Takes: the outcome of rules. Gives: PolicyMessages, whose methods return
-EventInfos. Next: controllers/admission_events.py (reviews), reports/scan_events.py
+EventInfos. Next: controllers/admission_events.py (reviews), reports/scan/events.py
 (scans). May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 9.1 (messages, objects, reasons, actions); Kyverno
 pkg/event/events.go.

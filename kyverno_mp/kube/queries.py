@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
-from kyverno_mp.values.built_in_kinds import BUILT_IN
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 Labels = tuple[str, str, str, str]
 """operation, client_type, resource_kind, resource_namespace"""

@@ -8,18 +8,18 @@ May touch: nothing.
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Protocol
 
-from kyverno_mp.leader.cel_document import compile_cel_document
 from kyverno_mp.leader.compile_cache import CompileOutcome
-from kyverno_mp.leader.generating_document import compile_generating_document
-from kyverno_mp.leader.image_document import compile_image_document
-from kyverno_mp.leader.mutating_document import compile_mutating_document
+from kyverno_mp.leader.documents.cel import compile_cel_document
+from kyverno_mp.leader.documents.generating import compile_generating_document
+from kyverno_mp.leader.documents.images import compile_image_document
+from kyverno_mp.leader.documents.mutating import compile_mutating_document
 from kyverno_mp.leader.stored_document import StoredDocument
-from kyverno_mp.policy.cel_policies import (
+from kyverno_mp.policy.cel_kinds.image_validating_policy import IMAGE_POLICY_KINDS
+from kyverno_mp.policy.cel_kinds.policies import (
     GENERATING_POLICY_KINDS,
     MUTATING_POLICY_KINDS,
 )
-from kyverno_mp.policy.image_validating_policy import IMAGE_POLICY_KINDS
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     VALIDATING_POLICY_KINDS,
     CelPolicyException,
 )

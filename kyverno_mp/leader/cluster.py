@@ -26,10 +26,10 @@ from kyverno_mp.kube.resource import Key, Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.leader.cluster_data import OF_KINDS
+from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.folder import Changes
-from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.stored_document import FROM_CLUSTER
-from kyverno_mp.policy.generated import kept_status
+from kyverno_mp.policy.cel_kinds.generated import kept_status
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 

@@ -36,8 +36,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.leader.context.entries import entry_values
 from kyverno_mp.leader.folder import Folder
-from kyverno_mp.leader.global_context import entry_values
 from kyverno_mp.leader.objects import (
     ANSWER_VERSION,
     answer_of,
@@ -45,7 +45,7 @@ from kyverno_mp.leader.objects import (
     name_of,
     namespace_of,
 )
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.snapshot.data import encode_value
 from kyverno_mp.values.jsonvalue import Json
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from kyverno_mp.compiler.cel import cel_environment, compile_conditions
+from kyverno_mp.compiler.rules.cel import cel_environment, compile_conditions
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import core

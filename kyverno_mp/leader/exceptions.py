@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.leader.stored_document import StoredDocument, digest_of
-from kyverno_mp.policy.check import read
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CEL_EXCEPTION,
     CelPolicyException,
     decode_validating_policy,
 )
+from kyverno_mp.policy.check import read
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
 
 AnyException = PolicyException | CelPolicyException

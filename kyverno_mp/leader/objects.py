@@ -9,8 +9,8 @@ Source: Kubernetes API concepts (paths of resources); docs/behaviour/engine 3.7
 
 from typing import Final
 
-from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 ANSWER_VERSION: Final = "kyverno-mp.io/v1alpha1"
 _CLUSTER_SCOPED: Final = frozenset(

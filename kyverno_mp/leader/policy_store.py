@@ -24,7 +24,7 @@ from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.leader.cel_kinds import CEL_KINDS
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
-from kyverno_mp.leader.compile_document import clip, compile_document
+from kyverno_mp.leader.documents.compiling import clip, compile_document
 from kyverno_mp.leader.exceptions import (
     EXCEPTIONS,
     AnyException,
@@ -41,8 +41,8 @@ from kyverno_mp.leader.stored_document import (
     policy_key,
 )
 from kyverno_mp.limits import POLICY_RULES_MAX
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
 
 _STAYS = "; the last valid version stays in force"

@@ -15,10 +15,13 @@ import msgspec
 
 from kyverno_mp.errors import PolicyInvalid, Where
 from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
-from kyverno_mp.policy.decode import is_known_kind
-from kyverno_mp.policy.load import RawDocument, load
-from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS, is_served
-from kyverno_mp.policy.validating_policy import CEL_EXCEPTION, is_validating_policy
+from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS, is_served
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    CEL_EXCEPTION,
+    is_validating_policy,
+)
+from kyverno_mp.policy.reading.decode import is_known_kind
+from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.values.jsonvalue import Json
 
 Key = tuple[str, str, str]

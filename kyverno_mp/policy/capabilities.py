@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.image_verification import (
     Attestor,
     AttestorSet,

@@ -1,29 +1,31 @@
 """Check a decoded document: all problems, all warnings, or upstream's first refusal.
 
-Room: policy. Takes: a document of decode.py; the computed rules and facts of the
-cluster if there are any. Gives: Findings, or the single text that Kyverno's policy
-webhook returns.
-Next: the leader, the CLI, the policy webhook. May touch: nothing outside its arguments.
+Room: policy. Takes: a document of policy/reading/decode.py; the computed rules and
+facts of the cluster if there are any. Gives: Findings, or the single text that
+Kyverno's policy webhook returns. Next: the leader, the CLI, the policy webhook. May
+touch: nothing outside its arguments.
 Source: docs/behaviour/engine 10 (order of checks), 8.7.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
-from kyverno_mp.policy.checks.blocks import check_blocks
-from kyverno_mp.policy.checks.bodies import check_bodies
 from kyverno_mp.policy.checks.cleanup import check_cleanup
-from kyverno_mp.policy.checks.conditions import check_conditions
-from kyverno_mp.policy.checks.context import check_context
 from kyverno_mp.policy.checks.exception import check_exception
 from kyverno_mp.policy.checks.global_context import check_global_context
-from kyverno_mp.policy.checks.images import check_extractors, check_images
-from kyverno_mp.policy.checks.kinds import (
+from kyverno_mp.policy.checks.policy_warnings import action_warnings, rule_warnings
+from kyverno_mp.policy.checks.rules.blocks import check_blocks
+from kyverno_mp.policy.checks.rules.bodies import check_bodies
+from kyverno_mp.policy.checks.rules.conditions import check_conditions
+from kyverno_mp.policy.checks.rules.context import check_context
+from kyverno_mp.policy.checks.rules.images import check_extractors, check_images
+from kyverno_mp.policy.checks.rules.kinds import (
     check_kinds,
     check_matches_a_kind,
 )
-from kyverno_mp.policy.checks.patches import check_patch
-from kyverno_mp.policy.checks.policy_warnings import action_warnings, rule_warnings
-from kyverno_mp.policy.checks.rule import check_rules
+from kyverno_mp.policy.checks.rules.patches import check_patch
+from kyverno_mp.policy.checks.rules.rule import check_rules
+from kyverno_mp.policy.checks.rules.subject import Problems, Subject
+from kyverno_mp.policy.checks.rules.variables import check_elements, check_variables
 from kyverno_mp.policy.checks.spec import (
     check_has_rules,
     check_namespace,
@@ -32,14 +34,15 @@ from kyverno_mp.policy.checks.spec import (
     check_spec,
     check_spec_overrides,
 )
-from kyverno_mp.policy.checks.subject import Problems, Subject
-from kyverno_mp.policy.checks.variables import check_elements, check_variables
-from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
-from kyverno_mp.policy.decode import Document, examine, where_of
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.global_context_entry import GlobalContextEntry
+from kyverno_mp.policy.documents.cleanup_policy import (
+    CleanupPolicy,
+    ClusterCleanupPolicy,
+)
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.documents.global_context_entry import GlobalContextEntry
 from kyverno_mp.policy.problems import DocumentInvalid, Findings, Problem
+from kyverno_mp.policy.reading.decode import Document, examine, where_of
 from kyverno_mp.values.jsonvalue import Json
 
 Check = Callable[[Subject], Problems]

@@ -24,10 +24,14 @@ from kyverno_mp.limits import (
     MATCH_CONDITIONS_MAX,
 )
 from kyverno_mp.policy.resource_filters import filters_in, filters_problem
-from kyverno_mp.values.image import DEFAULT_REGISTRY
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.quantity import parse_quantity, quantity_error
-from kyverno_mp.values.selector import check_selector, is_label_key, is_label_value
+from kyverno_mp.values.kubernetes.image import DEFAULT_REGISTRY
+from kyverno_mp.values.kubernetes.quantity import parse_quantity, quantity_error
+from kyverno_mp.values.kubernetes.selector import (
+    check_selector,
+    is_label_key,
+    is_label_value,
+)
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"0", "f", "F", "FALSE", "false", "False"})

@@ -1,8 +1,8 @@
 """Extract the kind from an entry of ``kinds`` as policy checks and autogen do.
 
 Room: policy. Takes: the text of a kind selector. Gives: the bare kind. Next: autogen
-and policy/checks. Matching uses values/kinds.py instead, which splits differently.
-May touch: nothing outside its arguments.
+and policy/checks. Matching uses values/kubernetes/kinds.py instead, which splits
+differently. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 2.1; Kyverno pkg/utils/kube/kind.go (GetKindFromGVK,
 ContainsKind).
 """

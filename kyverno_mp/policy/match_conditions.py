@@ -10,8 +10,8 @@ one policy would block webhook updates for all other policies.
 """
 
 from kyverno_mp.limits import MATCH_CONDITIONS_MAX
-from kyverno_mp.policy.cluster_policy import AnyPolicy
-from kyverno_mp.values.selector import is_label_key
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
+from kyverno_mp.values.kubernetes.selector import is_label_key
 
 _PATH = "spec.webhookConfiguration.matchConditions"
 

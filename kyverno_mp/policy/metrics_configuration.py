@@ -2,7 +2,7 @@
 
 Room: policy. Takes: the ConfigMap's data, the last valid values. Gives: the exposed
 metrics and the refused keys. Next: leader/configuration.py publishes it;
-webhook/configured.py and process/health.py apply it. May touch: nothing
+webhook/configured.py and process/roles/health.py apply it. May touch: nothing
 outside its arguments.
 Source: docs/behaviour/controllers 9.2, 10.3; Kyverno
 pkg/config/{metricsconfig,types}.go.
@@ -17,7 +17,7 @@ import msgspec
 
 from kyverno_mp.limits import BUCKETS_MAX
 from kyverno_mp.policy.configuration import decode_json_as
-from kyverno_mp.values.duration import duration_error, parse_duration
+from kyverno_mp.values.go.duration import duration_error, parse_duration
 
 DEFAULT_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),

@@ -9,9 +9,9 @@ Source: docs/behaviour/engine 10.6; docs/behaviour/controllers 5.9, 7.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from kyverno_mp.values.built_in_kinds import BUILT_IN, ApiResource
-from kyverno_mp.values.kinds import KindSelector
-from kyverno_mp.values.openapi import Schemas
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN, ApiResource
+from kyverno_mp.values.kubernetes.kinds import KindSelector
+from kyverno_mp.values.kubernetes.openapi import Schemas
 from kyverno_mp.values.wildcard import matches
 
 

@@ -25,17 +25,25 @@ from kyverno_mp.policy.checks.cluster import (
     report_warnings,
     unknown_kind,
 )
-from kyverno_mp.policy.checks.generation import clone_warnings
-from kyverno_mp.policy.checks.images import check_images
-from kyverno_mp.policy.checks.kinds import check_kinds
 from kyverno_mp.policy.checks.policy_warnings import action_warnings, rule_warnings
+from kyverno_mp.policy.checks.rules.generation import clone_warnings
+from kyverno_mp.policy.checks.rules.images import check_images
+from kyverno_mp.policy.checks.rules.kinds import check_kinds
+from kyverno_mp.policy.checks.rules.subject import Problems, Subject
 from kyverno_mp.policy.checks.spec import check_namespace
-from kyverno_mp.policy.checks.subject import Problems, Subject
 from kyverno_mp.policy.checks.update import check_on_update, generate_changes
-from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
-from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy, Rule
-from kyverno_mp.policy.decode import Document
+from kyverno_mp.policy.documents.cleanup_policy import (
+    CleanupPolicy,
+    ClusterCleanupPolicy,
+)
+from kyverno_mp.policy.documents.cluster_policy import (
+    AnyPolicy,
+    ClusterPolicy,
+    Policy,
+    Rule,
+)
 from kyverno_mp.policy.ports import ClusterView
+from kyverno_mp.policy.reading.decode import Document
 
 _BEFORE_UPDATE = STAGES[: STAGES.index(check_kinds)]
 """Upstream's stages up to the comparison with the old version."""

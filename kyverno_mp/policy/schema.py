@@ -16,11 +16,11 @@ from typing import Final
 
 import re2
 
-from kyverno_mp.policy.cluster_policy import Spec
 from kyverno_mp.policy.crd.kind import Kind
 from kyverno_mp.policy.crd.notation import record
+from kyverno_mp.policy.documents.cluster_policy import Spec
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.gotime_parse import is_time
+from kyverno_mp.values.go.gotime_parse import is_time
 from kyverno_mp.values.jsonvalue import Json
 
 _GROUP: Final = "policies.kyverno.io"

@@ -11,11 +11,11 @@ from typing import Final
 
 import re2
 
-from kyverno_mp.policy.decode import BETA
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.gotime_parse import is_time
+from kyverno_mp.policy.reading.decode import BETA
+from kyverno_mp.values.go.gotime_parse import is_time
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import is_label_key, is_label_value
+from kyverno_mp.values.kubernetes.selector import is_label_key, is_label_value
 
 _LABEL: Final = "[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN: Final = re2.compile(rf"{_LABEL}(?:\.{_LABEL})*")

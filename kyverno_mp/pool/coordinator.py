@@ -1,7 +1,7 @@
 """Run the coordinator of a pool, which works only while it holds the lease.
 
 Room: pool. Takes: Settings, a client of the pool's account, the pool's work. Gives:
-nothing; ends at SIGTERM. Next: process/pool_start.py provides the work of a pool.
+nothing; ends at SIGTERM. Next: process/roles/pool_start.py provides the work of a pool.
 May touch: threads, signals, the API server through kube, files of the runtime folder.
 Source: docs/pools.md 1; docs/architecture.md 3 (leases do not fence).
 

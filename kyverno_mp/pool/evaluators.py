@@ -1,7 +1,7 @@
 """Send batches of work to evaluators; requeue the batch of a dead evaluator.
 
 Room: pool. Takes: batches as bytes. Gives: Evaluators (the coordinator's side) and
-``evaluate`` (the evaluator's). Next: process/reports.py.
+``evaluate`` (the evaluator's). Next: process/roles/reports.py.
 May touch: one Unix socket in the runtime folder, threads, the clock.
 Source: docs/pools.md 1.
 

@@ -1,7 +1,7 @@
 """Report the health of a pool to the health process through one small file.
 
 Room: pool. Takes: whether the lease is held, problems. Gives: PoolHealth, written
-and read. Next: process/health.py. May touch: ``pool-<name>.json`` in the runtime
+and read. Next: process/roles/health.py. May touch: ``pool-<name>.json`` in the runtime
 folder. Source: docs/architecture.md 2.
 """
 

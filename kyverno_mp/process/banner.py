@@ -12,8 +12,8 @@ from http import HTTPStatus
 from typing import Final
 
 from kyverno_mp import __version__
-from kyverno_mp.process.certificate import Files
-from kyverno_mp.process.health import Reporter
+from kyverno_mp.process.roles.health import Reporter
+from kyverno_mp.process.startup.certificate import Files
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.log import JSON, fields
 

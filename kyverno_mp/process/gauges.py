@@ -1,7 +1,7 @@
 """Measure the processes for each scrape of the metrics.
 
 Room: process. Takes: views of pages, the supervisor status, the leader's status. Gives:
-gauges of telemetry.families.GAUGED. Next: process/health.py.
+gauges of telemetry.families.GAUGED. Next: process/roles/health.py.
 May touch: /proc, through psutil.
 """
 
@@ -12,7 +12,7 @@ import psutil
 
 from kyverno_mp import __version__
 from kyverno_mp.leader.status import PolicyStatus, Status
-from kyverno_mp.process.supervisor_status import SupervisorStatus
+from kyverno_mp.process.supervision.status import SupervisorStatus
 from kyverno_mp.telemetry.families import (
     AGE,
     CERTIFICATE_ENDS,

@@ -1,7 +1,7 @@
 """Serve small HTTP/1.1 responses, one per connection, to clients that may misbehave.
 
 Room: process. Takes: a function that answers a request. Gives: HttpServer, Gate,
-Asked, response_bytes. Next: process/health.py, process/dashboard.py.
+Asked, response_bytes. Next: process/roles/health.py, process/roles/dashboard.py.
 May touch: its listening socket. Everything is bounded: 8 KiB for request heads, five
 seconds per request, a fixed number of connections, of which the oldest unfinished one
 is closed for a new one. Requests that a Gate admits are never closed for others.

@@ -1,7 +1,7 @@
 """Show the health server's responses to people: a start page, indented JSON.
 
 Room: process. Takes: an Accept header, endpoints, a summary. Gives: content types and
-bodies. Next: process/health.py sends them. May touch: nothing.
+bodies. Next: process/roles/health.py sends them. May touch: nothing.
 """
 
 import html

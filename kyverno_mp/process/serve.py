@@ -20,17 +20,17 @@ from kyverno_mp.errors import SettingInvalid
 from kyverno_mp.kube.access import access_of
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.process.banner import Banner
-from kyverno_mp.process.certificate import Files, make
-from kyverno_mp.process.health import Reporter
-from kyverno_mp.process.listen import listen, port_of
-from kyverno_mp.process.policy_folder import why_without_policies
-from kyverno_mp.process.preload import preload
-from kyverno_mp.process.readiness import LEADER
-from kyverno_mp.process.roles import QUEUES, pools_of, roles_of
-from kyverno_mp.process.runtime_dir import TLS, prepare, remove
-from kyverno_mp.process.start import Start
-from kyverno_mp.process.supervisor import Supervisor
-from kyverno_mp.process.watchdog import Watchdog
+from kyverno_mp.process.roles.health import Reporter
+from kyverno_mp.process.roles.table import QUEUES, pools_of, roles_of
+from kyverno_mp.process.startup.certificate import Files, make
+from kyverno_mp.process.startup.listen import listen, port_of
+from kyverno_mp.process.startup.policy_folder import why_without_policies
+from kyverno_mp.process.startup.preload import preload
+from kyverno_mp.process.startup.runtime_dir import TLS, prepare, remove
+from kyverno_mp.process.startup.start import Start
+from kyverno_mp.process.supervision.readiness import LEADER
+from kyverno_mp.process.supervision.supervisor import Supervisor
+from kyverno_mp.process.supervision.watchdog import Watchdog
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage

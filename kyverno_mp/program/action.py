@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.ir.rules import ActionIR, OverrideIR, PolicyIR, RuleIR
-from kyverno_mp.values.selector import compile_selector
+from kyverno_mp.values.kubernetes.selector import compile_selector
 from kyverno_mp.values.wildcard import matches
 
 ENFORCE = "Enforce"

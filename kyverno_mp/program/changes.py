@@ -21,9 +21,9 @@ from kyverno_mp.program.generate.labels import (
 )
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.selector import labels_of
+from kyverno_mp.values.patches.json_equal import same
 
 SOURCE: Final = "source"
 DOWNSTREAM: Final = "downstream"

@@ -18,7 +18,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.action import response_action
 from kyverno_mp.program.context.rule_context import RequestContext, RuleContext
 from kyverno_mp.program.ports import ClusterData, Lock
-from kyverno_mp.program.recall import VerdictCache
+from kyverno_mp.program.recall.verdicts import VerdictCache
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, not_evaluated
 from kyverno_mp.program.rule import LinkedRule

@@ -26,9 +26,9 @@ from kyverno_mp.program.mutate.rule import LinkedMutation
 from kyverno_mp.program.request import Request, copy_of
 from kyverno_mp.program.result import PolicyResponse, RuleResult, not_evaluated
 from kyverno_mp.program.rule_gate import matches_at_own_cost
-from kyverno_mp.values.json_diff import Operation, diff
-from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_diff import Operation, diff
+from kyverno_mp.values.patches.json_equal import whole_numbers
 
 MutatingPolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedMutation]]
 Resource: TypeAlias = dict[str, Json]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kyverno_mp.limits import CONTEXT_BYTES_MAX
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.policy.fields.validation import ObjectFieldBinding
-from kyverno_mp.values.image import ImageSettings
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.image import ImageSettings
 from kyverno_mp.values.wildcard import contains_wildcard
 
 if TYPE_CHECKING:

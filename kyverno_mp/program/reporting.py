@@ -1,7 +1,7 @@
 """Decide which results of reviews travel to the reports, and which a scan derives.
 
 Room: program. Takes: PolicyIR, names and statuses of rules; the operator's choices.
-Gives: Reporting. Next: program/plan.py, webhook/results/sink.py.
+Gives: Reporting. Next: program/plans/plan.py, webhook/results/sink.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.10, 6.5; docs/behaviour/engine 8.5;
 docs/pools.md 4.

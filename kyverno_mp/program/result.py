@@ -57,8 +57,8 @@ class PolicyResponse:
     ``action`` is the effective failure action of the response ("Enforce" or "Audit",
     docs/behaviour/engine 6.9). ``passed`` and ``skipped`` name the rules that the fast
     program decided without explaining; ``results`` then has only the other rules.
-    Requests may share the responses of a batch (program/batch.py): never change one,
-    nor its results.
+    Requests may share the responses of a batch (program/plans/batch.py): never change
+    one, nor its results.
     """
 
     policy: PolicyIR

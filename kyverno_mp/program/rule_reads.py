@@ -1,7 +1,7 @@
 """Compute which fields of the new object a rule reads.
 
 Room: program. Takes: RuleIR. Gives: Reads of ``request.object``, or None for a rule
-that may depend on anything else. Next: program/recall.py.
+that may depend on anything else. Next: program/recall/verdicts.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.1-6.3; checked by tests/fuzz/test_recall_fuzz.py.
 

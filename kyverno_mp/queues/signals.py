@@ -1,8 +1,9 @@
 """Wait for blocked signals, also in a process that is stopped and continued.
 
 Room: queues. Takes: signals that the process has blocked, a time. Gives: SignalWait.
-Next: process/supervisor.py, leader/loop.py, pool/coordinator.py. May touch: the
-disposition of SIGCONT, the clock. Source: CPython Modules/signalmodule.c, sigtimedwait.
+Next: process/supervision/supervisor.py, leader/loop.py, pool/coordinator.py. May touch:
+the disposition of SIGCONT, the clock. Source: CPython Modules/signalmodule.c,
+sigtimedwait.
 
 When a stopped process continues after the time-out, CPython returns an uninitialised
 record: its number may be that of any signal, SIGTERM included. After a SIGCONT, a

@@ -20,7 +20,7 @@ from kyverno_mp.registry.client import (
     Manifest,
 )
 from kyverno_mp.registry.reference import Reference, parse_reference
-from kyverno_mp.values.gojson import JsonInvalid, decode_parts
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_parts
 from kyverno_mp.values.jsonvalue import Json
 
 _PLATFORM: Final = ("linux", "amd64")

@@ -30,7 +30,7 @@ from kyverno_mp.registry.exchange import (
     taken_apart,
 )
 from kyverno_mp.registry.reference import parse_reference
-from kyverno_mp.values.gojson import JsonInvalid, decode_parts
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_parts
 from kyverno_mp.values.jsonvalue import Json
 
 _OK, _MISSING, _REFUSED = 200, 404, 405

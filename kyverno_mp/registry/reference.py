@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed, RequestInvalid
-from kyverno_mp.values.image import DEFAULT_REGISTRY, parse_image
+from kyverno_mp.values.kubernetes.image import DEFAULT_REGISTRY, parse_image
 
 _HUB: Final = "index.docker.io"
 

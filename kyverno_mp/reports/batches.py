@@ -1,7 +1,7 @@
 """The messages between the coordinator of the reports pool and its evaluators.
 
 Room: reports. Takes: objects of one kind; what was found. Gives: Batch, Answer.
-Next: reports/dispatch.py sends batches, reports/evaluator.py answers them.
+Next: reports/scan/dispatch.py sends batches, reports/scan/evaluator.py answers them.
 May touch: nothing outside its arguments.
 Source: docs/pools.md 1, 4.
 """

@@ -1,7 +1,7 @@
 """Hold the objects that wait for an evaluator, and hand them out in batches.
 
 Room: reports. Takes: objects from watches and lists, in any thread. Gives: Feed.
-Next: reports/dispatch.py. May touch: nothing outside its arguments.
+Next: reports/scan/dispatch.py. May touch: nothing outside its arguments.
 Source: docs/pools.md 4.
 
 The feed is bounded in objects and bytes: who brings more waits, so that a large list or

@@ -1,8 +1,8 @@
 """Fingerprints of rows: what the pool remembers of a report, instead of its rows.
 
 Room: reports. Takes: Rows. Gives: key_of, fingerprints_of, plain_row. Next:
-reports/evaluator.py makes those of new rows, reports/objects.py those of stored ones,
-reports/writer.py compares them. May touch: nothing outside its arguments.
+reports/scan/evaluator.py makes those of new rows, reports/objects.py those of stored
+ones, reports/writer.py compares them. May touch: nothing outside its arguments.
 Source: docs/pools.md 4 (digests; identical results cause no write).
 
 A fingerprint has 16 bytes: 8 of the row's merge key (which rule it is), 7 of its

@@ -1,7 +1,8 @@
 """Choose the resources that are scanned, from the kinds that rules name.
 
-Room: reports. Takes: a Client, kind selectors. Gives: Kinds. Next: reports/scan.py.
-May touch: the API server through kube/discovery.py, the clock.
+Room: reports. Takes: a Client, kind selectors. Gives: Kinds. Next:
+reports/scan/coordinator.py. May touch: the API server through kube/discovery.py, the
+clock.
 Source: docs/behaviour/controllers 6.3.
 """
 
@@ -12,7 +13,7 @@ from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.reports.plan import Named
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _REFRESH_S: Final = 30.0
 """How soon a kind that appears is scanned."""

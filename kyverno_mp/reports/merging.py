@@ -16,15 +16,15 @@ import msgspec
 from kyverno_mp.errors import DependencyError, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.reports.dependencies import ReportsDependencies
 from kyverno_mp.reports.entries import Row, Subject
 from kyverno_mp.reports.ephemeral import LiveSubjects, ReviewResults
 from kyverno_mp.reports.fingerprints import key_of
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.plan import Plan
+from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.telemetry.families import DEFECTS, REPORTED_OBJECTS
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
 _TICK_S: Final = 0.5

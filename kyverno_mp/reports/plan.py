@@ -1,8 +1,8 @@
 """Which rules are scanned, which kinds they match, and whose results may stand.
 
 Room: reports. Takes: the policies of one generation. Gives: Plan, is_scanned. Next:
-reports/scan.py follows the plan, reports/evaluator.py evaluates the same rules.
-May touch: nothing outside its arguments.
+reports/scan/coordinator.py follows the plan, reports/scan/evaluator.py evaluates the
+same rules. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 6.3, 6.4, 6.6; docs/behaviour/engine 8.5.
 
 Each rule in force is one of two:
@@ -44,7 +44,7 @@ from kyverno_mp.snapshot.generating_policies import GeneratingPolicySegment
 from kyverno_mp.snapshot.image_policies import ImagePolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import matches
 
 _DIGEST_BYTES: Final = 16

@@ -1,8 +1,8 @@
 """Run the reports pool while this replica holds the lease.
 
 Room: reports. Takes: ReportsDependencies, an event that ends it. Gives: ``run``.
-Next: process/reports.py calls it. May touch: threads, the clock; the API server through
-the parts of this room.
+Next: process/roles/reports.py calls it. May touch: threads, the clock; the API server
+through the parts of this room.
 Source: docs/behaviour/controllers 6; docs/pools.md 1, 4.
 
 The threads, and what each writes:
@@ -32,14 +32,14 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.queues.work_queue import Backoff, WorkQueue
 from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.dependencies import ReportsDependencies
-from kyverno_mp.reports.dispatch import NAME, Dispatch
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.merging import Merging
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan
-from kyverno_mp.reports.scan import Scan
-from kyverno_mp.reports.scan_events import ScanEvents
+from kyverno_mp.reports.scan.coordinator import Scan
+from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.dispatch import NAME, Dispatch
+from kyverno_mp.reports.scan.events import ScanEvents
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Applied, Writer
 from kyverno_mp.telemetry.families import (

@@ -1,8 +1,8 @@
 """Bring the report of one object to what was found, with as few writes as possible.
 
 Room: reports. Takes: a Subject, what an evaluator found, the Plan in force. Gives:
-Writer. Next: reports/dispatch.py, reports/scan.py call it. May touch: the API server
-through kube/apply.py, the clock.
+Writer. Next: reports/scan/dispatch.py, reports/scan/coordinator.py call it. May touch:
+the API server through kube/apply.py, the clock.
 Source: docs/behaviour/controllers 6.6; docs/pools.md 4 (identical results: no write).
 
 The informer of reports says whether a report differs, by fingerprints alone. Most

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.settings.fields import variable
-from kyverno_mp.values.duration import duration_error, parse_duration
+from kyverno_mp.values.go.duration import duration_error, parse_duration
 
 _ANSWER_BYTES_HIGHEST: Final = 256 * 1024 * 1024
 _CALL_TIMEOUT_S_HIGHEST: Final = 300

@@ -18,8 +18,8 @@ from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.duration import duration_error, parse_duration
-from kyverno_mp.values.gocalendar import DAY_S, EPOCH_DAYS, date_of, days_before
+from kyverno_mp.values.go.duration import duration_error, parse_duration
+from kyverno_mp.values.go.gocalendar import DAY_S, EPOCH_DAYS, date_of, days_before
 
 _MONTHS: Final = (
     *("jan", "feb", "mar", "apr", "may", "jun"),

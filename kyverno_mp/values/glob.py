@@ -1,7 +1,7 @@
 """Translate glob patterns of image references into regular expressions.
 
 Room: values. Takes: a pattern. Gives: ``glob_regex``, ``Glob``. Next:
-compiler/image_validating_policy.py, program/image_policies/references.py.
+compiler/cel_kinds/image_validating_policy.py, program/image_policies/references.py.
 May touch: nothing outside its arguments.
 Source: gobwas/glob without separators, which Kyverno uses for matchImageReferences.
 """

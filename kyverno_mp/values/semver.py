@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.duration import quote_text
+from kyverno_mp.values.go.duration import quote_text
 
 Release: TypeAlias = tuple[tuple[int, int, str], ...]
 Version: TypeAlias = tuple[int, int, int, int, Release]

@@ -10,9 +10,9 @@ from typing import Final
 import re2
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.duration import parse_duration
-from kyverno_mp.values.gotime import GoTime
-from kyverno_mp.values.gotime_parse import parse_time
+from kyverno_mp.values.go.duration import parse_duration
+from kyverno_mp.values.go.gotime import GoTime
+from kyverno_mp.values.go.gotime_parse import parse_time
 
 LABEL: Final = "cleanup.kyverno.io/ttl"
 _LAYOUTS: Final = ("2006-01-02T150405Z", "2006-01-02")

@@ -17,7 +17,7 @@ from kyverno_mp.program.matching.filters import UserExclusions
 from kyverno_mp.program.ports import RuleSettings
 from kyverno_mp.program.request import Request
 from kyverno_mp.snapshot.configured import Configured
-from kyverno_mp.values.image import ImageSettings
+from kyverno_mp.values.kubernetes.image import ImageSettings
 from kyverno_mp.webhook.review.exclusions import Exclusions
 
 

@@ -27,11 +27,11 @@ from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.cache import CacheOptions, ImageCache
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.images.network import log_sender, mirror_reader
-from kyverno_mp.images.own_root import trust_root
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.serving import Flights, ServedImageData, ServedReview
-from kyverno_mp.images.trust_root import Fetch
+from kyverno_mp.images.sigstore.own_root import trust_root
+from kyverno_mp.images.sigstore.trust_root import Fetch
 from kyverno_mp.images.verifier import ImageReview
 from kyverno_mp.limits import IMAGES_AT_ONCE_MAX
 from kyverno_mp.program.image_policies.ports import PolicyImages

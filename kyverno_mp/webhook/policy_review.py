@@ -18,15 +18,15 @@ from typing import Final
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.admission.refusal import refusal
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.cel_policies_review import refusals as background_refusals
+from kyverno_mp.compiler.cel_kinds.image_review import image_refusals
+from kyverno_mp.compiler.cel_kinds.mutating_review import mutating_refusals
+from kyverno_mp.compiler.cel_kinds.review import refusals as background_refusals
+from kyverno_mp.compiler.cel_kinds.validating_review import refusals
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
-from kyverno_mp.compiler.image_review import image_refusals
 from kyverno_mp.compiler.index import encode_policy
-from kyverno_mp.compiler.mutating_review import mutating_refusals
 from kyverno_mp.compiler.type_check import type_warnings
-from kyverno_mp.compiler.validating_review import refusals
 from kyverno_mp.errors import (
     DeadlinePassed,
     DependencyError,
@@ -35,7 +35,8 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded
 from kyverno_mp.limits import POLICY_REVIEW_S_MAX, POLICY_REVIEW_STEPS_MAX
-from kyverno_mp.policy.cel_policies import (
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import (
     MUTATING_POLICY_KINDS,
     DeletingPolicy,
     GeneratingPolicy,
@@ -43,18 +44,17 @@ from kyverno_mp.policy.cel_policies import (
     decode_cel_policy,
     is_cel_policy,
 )
+from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
 from kyverno_mp.policy.checks.cleanup import run_warnings
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy, Rule
-from kyverno_mp.policy.decode import Document, examine
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.policy.ports import ClusterView
 from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.reading.decode import Document, examine
 from kyverno_mp.policy.review import ReviewVerdict, review
-from kyverno_mp.policy.served_cel import decode_served, is_served
-from kyverno_mp.policy.validating_policy import CelPolicyException
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 

@@ -11,9 +11,9 @@ from typing import Protocol, TypeVar
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program.changes import Change
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
-from kyverno_mp.program.triggers import Triggered
 from kyverno_mp.values.jsonvalue import Json
 
 

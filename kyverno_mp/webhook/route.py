@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.go.duration import parse_duration
 
 VALIDATE: Final = "validate"
 MUTATE: Final = "mutate"

@@ -43,8 +43,12 @@ from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.mutation_plan import Changing, MutationPlanner, link_mutation
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.mutation_plan import (
+    Changing,
+    MutationPlanner,
+    link_mutation,
+)
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.program.validating_policy.plan import CelPlanner

@@ -16,13 +16,13 @@ from kyverno_mp.limits import (
     LONG_REVIEW_THREADS,
     SLOW_REVIEWS_WAITING_MAX,
 )
-from kyverno_mp.policy import served_cel
-from kyverno_mp.policy.decode import prepare
+from kyverno_mp.policy.cel_kinds import served as served_cel
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView
+from kyverno_mp.policy.reading.decode import prepare
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.image_policies.plan import ImagePlanner
-from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.ports import NamespaceObjects
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.settings.settings import Settings

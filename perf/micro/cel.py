@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))
 
 from kyverno_mp.expr.cel import types  # noqa: E402 - needs the path above
 from kyverno_mp.expr.cel.environment import Environment  # noqa: E402 - as above
-from kyverno_mp.expr.cel.program import (  # noqa: E402 - as above
+from kyverno_mp.expr.cel.linking.program import (  # noqa: E402 - as above
     compile_expression,
     link_expression,
 )

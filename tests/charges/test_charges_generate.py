@@ -11,11 +11,11 @@ import pytest
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.generate.generation import link_generations
 from kyverno_mp.program.generate.rule import LinkedGeneration
-from kyverno_mp.program.generation import link_generations
 from kyverno_mp.program.ports import ClusterData, ObjectQuery
 from kyverno_mp.program.request import Request
 from tests.charges.charges import cost_of

@@ -12,7 +12,7 @@ import yaml
 
 from kyverno_mp.admission.denial import denial
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.goyaml import block_text
+from kyverno_mp.values.go.goyaml import block_text
 from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 

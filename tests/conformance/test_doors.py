@@ -18,7 +18,7 @@ from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.cli.sources.values_file import Values, load_values
 from kyverno_mp.cli.testing.files import read_tests
-from kyverno_mp.compiler.cel_index import encode_validating_policy
+from kyverno_mp.compiler.cel_kinds.index import encode_validating_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment

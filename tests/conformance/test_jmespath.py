@@ -10,7 +10,7 @@ import yaml
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 from tests.conformance.place import ABSENT, PRESENT, ROOT
 

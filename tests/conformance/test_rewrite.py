@@ -18,8 +18,8 @@ from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import Rewrite, rewrite
 from kyverno_mp.errors import RequestInvalid
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 Json = Any

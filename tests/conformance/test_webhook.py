@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kyverno_mp.values.json_patch import apply_patch
+from kyverno_mp.values.patches.json_patch import apply_patch
 from tests.conformance.cases import Case, runnable
 from tests.conformance.ledger import differs
 from tests.conformance.place import ABSENT, PRESENT, without_variable

@@ -39,9 +39,9 @@ from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all, watch
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 from tests.e2e.conftest import Cluster
 from tests.e2e.waiting import wait_for
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.values.strategic_merge import merge
+from kyverno_mp.values.patches.strategic_merge import merge
 from tests.e2e.binaries import find_kubectl
 
 NAMES = ("a", "b", "c")

@@ -13,7 +13,7 @@ from kyverno_mp.cleanup.start import run
 from kyverno_mp.kube.access import at_url
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.process.parent_death import die_with_parent
+from kyverno_mp.process.supervision.parent_death import die_with_parent
 from kyverno_mp.queues.clock import Clock
 from tests.unit.cleanup.cluster import Recorded, dependencies_with
 

@@ -29,7 +29,7 @@ from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.triggers.writer import TriggerWriter
-from kyverno_mp.process.parent_death import die_with_parent
+from kyverno_mp.process.supervision.parent_death import die_with_parent
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.queues.journal import LOST, TRIGGERS, Journal, JournalReader
 from kyverno_mp.settings.settings import Settings

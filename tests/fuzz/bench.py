@@ -18,15 +18,15 @@ import orjson
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.policy.check import read
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.load import load
-from kyverno_mp.program import recall
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.recall import verdicts as recall
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.program.rule import LinkedRule

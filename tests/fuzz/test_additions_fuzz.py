@@ -1,4 +1,4 @@
-"""JSON patches that only add give what values/json_patch gives, all in one pass.
+"""JSON patches that only add give what values/patches/json_patch gives, in one pass.
 
 A failure means: the fast path that nearly all JSON patches take changes an object in
 another way than the slow one, which is compared with the real program.
@@ -12,8 +12,8 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.json_additions import add_all, link_additions
-from kyverno_mp.values.json_patch import apply_patch, check_operations
+from kyverno_mp.values.patches.json_additions import add_all, link_additions
+from kyverno_mp.values.patches.json_patch import apply_patch, check_operations
 from kyverno_mp.values.spending import FREE
 
 _KEYS = st.sampled_from(["a", "b", "c", "a/b", "0", "", "kind"])

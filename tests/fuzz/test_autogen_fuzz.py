@@ -9,15 +9,15 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from kyverno_mp.compiler.autogen import POD_CONTROLLERS, expand_for_kind
+from kyverno_mp.compiler.autogen.rules import POD_CONTROLLERS, expand_for_kind
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.match import build_exclude, build_match
-from kyverno_mp.policy.cluster_policy import (
+from kyverno_mp.compiler.rules.match import build_exclude, build_match
+from kyverno_mp.policy.documents.cluster_policy import (
     AUTOGEN_ANNOTATION,
     AnyPolicy,
     ClusterPolicy,
 )
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
-from kyverno_mp.expr.cel.parse import parse
 from kyverno_mp.expr.cel.reads import follow_cel
+from kyverno_mp.expr.cel.syntax.parse import parse
 from kyverno_mp.expr.cel.values import Optional
 from kyverno_mp.expr.reads import Found, Reads, ReadsUnknown
 from tests.fuzz.test_reads_fuzz import exactly, part_of

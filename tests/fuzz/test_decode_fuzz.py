@@ -6,13 +6,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.errors import InputError
 from kyverno_mp.policy.check import check, first_error_like_upstream
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import KINDS, examine
-from kyverno_mp.policy.load import load
-from kyverno_mp.policy.shape import Shape, shape_of
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.reading.decode import KINDS, examine
+from kyverno_mp.policy.reading.load import load
+from kyverno_mp.policy.reading.shape import Shape, shape_of
 
 SCALARS = (
     st.none()

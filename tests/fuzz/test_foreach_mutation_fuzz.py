@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program import mutation
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.mutate.patch import LinkedPatch

@@ -13,7 +13,7 @@ from kyverno_mp.expr.jmespath.functions.calls import KYVERNO
 from kyverno_mp.expr.jmespath.link import link
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gotext import json_text, sprint
+from kyverno_mp.values.go.gotext import json_text, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 NAMES = ["a", "b", "foo", '"x y"', "request"]

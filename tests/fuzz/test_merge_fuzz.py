@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.mutate.anchors import clean, has_anchors, prepare, preprocess
-from kyverno_mp.values.json_diff import diff
-from kyverno_mp.values.json_equal import same
-from kyverno_mp.values.json_patch import apply_patch, check_operations
-from kyverno_mp.values.strategic_merge import merge
+from kyverno_mp.values.patches.json_diff import diff
+from kyverno_mp.values.patches.json_equal import same
+from kyverno_mp.values.patches.json_patch import apply_patch, check_operations
+from kyverno_mp.values.patches.strategic_merge import merge
 
 _KEYS = st.sampled_from(["a", "b", "a/b", "~", "0"])
 _LEAVES = st.sampled_from([None, True, 0, 1, "x", "1"])

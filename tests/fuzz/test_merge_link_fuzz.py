@@ -17,7 +17,7 @@ from kyverno_mp.expr.template.leaves import Leaves, filled, link_leaves
 from kyverno_mp.program.mutate.merge_link import link_merge
 from kyverno_mp.program.mutate.merge_steps import Unfit
 from kyverno_mp.program.mutate.strategic import StrategicPatch
-from kyverno_mp.values.merge_keys import PLAIN, shape_of
+from kyverno_mp.values.patches.merge_keys import PLAIN, shape_of
 
 _SHAPE = shape_of("v1", "Pod") or PLAIN
 _NAMES = st.sampled_from(["a", "b", "c"])

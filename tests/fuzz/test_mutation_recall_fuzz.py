@@ -30,14 +30,18 @@ from kyverno_mp.limits import (
     RECALL_READS_STEPS_MAX,
     RECALL_REVIEW_BYTES_MAX,
 )
-from kyverno_mp.program import mutation_recall
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation import Mutations
-from kyverno_mp.program.mutation_plan import Changing, MutationPlanner, link_mutation
-from kyverno_mp.program.mutation_recall import CachedMutation, MutationCache
+from kyverno_mp.program.plans.mutation_plan import (
+    Changing,
+    MutationPlanner,
+    link_mutation,
+)
 from kyverno_mp.program.ports import ClusterData
-from kyverno_mp.values.json_patch import apply_patch
+from kyverno_mp.program.recall import mutations as mutation_recall
+from kyverno_mp.program.recall.mutations import CachedMutation, MutationCache
+from kyverno_mp.values.patches.json_patch import apply_patch
 from perf.language import merging, merging_each, patching, patching_each, policy
 from perf.reviews import REVIEWS
 from tests.fuzz import test_foreach_mutation_fuzz as loops
@@ -80,7 +84,7 @@ class Asked:
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         self._cache = _Counting()
         with patch(
-            "kyverno_mp.program.mutation_plan.MutationCache", lambda: self._cache
+            "kyverno_mp.program.plans.mutation_plan.MutationCache", lambda: self._cache
         ):
             self._planner = MutationPlanner(Engine(ClusterData(), clock), source)
 

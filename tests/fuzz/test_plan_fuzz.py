@@ -1,8 +1,8 @@
 """Policies evaluated together, one by one, fast and in words say the same.
 
-Three ways lead to a verdict: the batch (program/batch.py), the fast program of a single
-rule, and its explaining program. A failure means: a review's answer and a report of the
-same object disagree, or what one policy says depends on which others there are.
+Three ways lead to a verdict: the batch (program/plans/batch.py), the fast program of a
+single rule, and its explaining program. A failure means: a review's answer and a report
+of the same object disagree, or what one policy says depends on which others there are.
 """
 
 import json
@@ -21,7 +21,7 @@ from kyverno_mp.program.bodies import cel_conditions
 from kyverno_mp.program.bodies.outcome import FAILED, NONE, PASSED, SKIPPED
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.limits import RECALL_MESSAGES_CHARACTERS_MAX, RECALL_REVIEW_BYTES_MAX
-from kyverno_mp.program import recall
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.recall import verdicts as recall
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 from tests.fuzz import test_plan_fuzz as plans

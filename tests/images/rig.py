@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from kyverno_mp.images.logkeys import LogKeys, log_keys
-from kyverno_mp.images.proof import Layer
+from kyverno_mp.images.sigstore.logkeys import LogKeys, log_keys
+from kyverno_mp.images.sigstore.proof import Layer
 from tests.image_rig import IN_TOTO, digest_of, payload_for
 from tests.images import asn1
 

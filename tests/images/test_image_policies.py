@@ -14,9 +14,9 @@ from cryptography import x509
 
 from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.logkeys import LogKeys
 from kyverno_mp.images.policies.review import PolicyReader, PolicyReview
 from kyverno_mp.images.policies.trust import PolicyTrust
+from kyverno_mp.images.sigstore.logkeys import LogKeys
 from kyverno_mp.program.image_policies.ports import (
     CosignQuery,
     ImageQuery,

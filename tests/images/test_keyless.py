@@ -14,16 +14,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from kyverno_mp import limits
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.chains import verified_chain
 from kyverno_mp.images.cosign import verified_payloads
-from kyverno_mp.images.identity import require_identity
 from kyverno_mp.images.keys import Unproved
-from kyverno_mp.images.log_search import proposed_entries
-from kyverno_mp.images.proof import Layer, Terms
-from kyverno_mp.images.rekor import verified_search
-from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.sigstore.chains import verified_chain
+from kyverno_mp.images.sigstore.identity import require_identity
+from kyverno_mp.images.sigstore.log_search import proposed_entries
+from kyverno_mp.images.sigstore.proof import Layer, Terms
+from kyverno_mp.images.sigstore.rekor import verified_search
+from kyverno_mp.images.sigstore.rekor_entry import Signed
+from kyverno_mp.images.sigstore.timestamps import authority_of
 from kyverno_mp.images.terms import NoTrustRoot, terms_of
-from kyverno_mp.images.timestamps import authority_of
 from kyverno_mp.program.ports import Identity, LogTerms, SignatureQuery
 from tests.image_rig import payload_for
 from tests.images.rig import (

@@ -9,8 +9,8 @@ import pytest
 from cryptography import x509
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.logkeys import LogKeys
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
+from kyverno_mp.images.sigstore.logkeys import LogKeys
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.program.ports import ManifestQuery
 from tests.images import bundle_rig, manifest_rig, rig

@@ -9,8 +9,8 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import (
     OFFLINE,

@@ -21,10 +21,10 @@ import pytest
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.cosign import verified_payloads, verified_statements
 from kyverno_mp.images.keys import Unproved
-from kyverno_mp.images.proof import Layer, Terms
-from kyverno_mp.images.rekor import verified_search
-from kyverno_mp.images.rekor_entry import Signed
-from kyverno_mp.images.timestamps import authority_of, verified_timestamp
+from kyverno_mp.images.sigstore.proof import Layer, Terms
+from kyverno_mp.images.sigstore.rekor import verified_search
+from kyverno_mp.images.sigstore.rekor_entry import Signed
+from kyverno_mp.images.sigstore.timestamps import authority_of, verified_timestamp
 from tests.images.rig import (
     DIGEST,
     NOW,

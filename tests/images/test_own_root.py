@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.images.own_root import trust_root
-from kyverno_mp.images.trust_root import PUBLIC_MIRROR, Fetch, TufTrustRoot
+from kyverno_mp.images.sigstore.own_root import trust_root
+from kyverno_mp.images.sigstore.trust_root import PUBLIC_MIRROR, Fetch, TufTrustRoot
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.settings.texts import CHECKS
 from tests.images.rig import Sigstore, pem_key

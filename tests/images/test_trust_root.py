@@ -11,7 +11,7 @@ import pytest
 
 from kyverno_mp import limits
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, RegistryUnavailable
-from kyverno_mp.images.trust_root import TufTrustRoot, public_root
+from kyverno_mp.images.sigstore.trust_root import TufTrustRoot, public_root
 from tests.images.rig import Sigstore, pem, pem_key
 from tests.images.tuf_rig import TufRepository
 
@@ -91,7 +91,9 @@ def test_a_mirror_that_is_gone_is_tried_again_after_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, now = [], [0.0]
-    monkeypatch.setattr("kyverno_mp.images.trust_root.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "kyverno_mp.images.sigstore.trust_root.time.monotonic", lambda: now[0]
+    )
     now[0] = 1.0
     found = repository()
 
@@ -150,7 +152,9 @@ def test_a_slow_mirror_holds_up_one_review_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls, now = [], [1.0]
-    monkeypatch.setattr("kyverno_mp.images.trust_root.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "kyverno_mp.images.sigstore.trust_root.time.monotonic", lambda: now[0]
+    )
 
     def fetch(url: str, _deadline_ns: int) -> tuple[int, bytes]:
         calls.append(url)
@@ -170,7 +174,7 @@ def test_a_slow_mirror_holds_up_one_review_at_a_time(
 @pytest.mark.parametrize("name", ["IMAGE_TRUST_FILES_MAX", "IMAGE_TRUST_BYTES_MAX"])
 def test_a_repository_is_bounded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     few = {"IMAGE_TRUST_FILES_MAX": 4, "IMAGE_TRUST_BYTES_MAX": 500}[name]
-    monkeypatch.setattr(f"kyverno_mp.images.trust_root.{name}", few)
+    monkeypatch.setattr(f"kyverno_mp.images.sigstore.trust_root.{name}", few)
     text = reason(trust(repository()))
     assert "more than 4 files" in text or "length" in text.lower()
 
@@ -189,7 +193,7 @@ def test_the_public_root_is_one() -> None:
 def test_libraries_load_late() -> None:
     """A policy with its own keys needs neither TUF nor timestamps."""
     code = (
-        "import sys, kyverno_mp.images.verifier, kyverno_mp.images.trust_root;"
+        "import sys, kyverno_mp.images.verifier, kyverno_mp.images.sigstore.trust_root;"
         "print(*{m.partition('.')[0] for m in sys.modules})"
     )
     done = subprocess.run(

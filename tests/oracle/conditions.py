@@ -9,10 +9,10 @@ import json
 import re
 
 from kyverno_mp.expr.pattern.leaf import match_leaf
-from kyverno_mp.values.duration import parse_duration
-from kyverno_mp.values.gotext import sprint
+from kyverno_mp.values.go.duration import parse_duration
+from kyverno_mp.values.go.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.semver import parse_version
 
 _SECOND = 10**9

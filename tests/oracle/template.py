@@ -9,7 +9,7 @@ import re
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Scope
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _VARIABLE = re.compile(r"(^|[^\\])(\{\{(?:\{[^{}]*\}|[^{}])*\}\})")

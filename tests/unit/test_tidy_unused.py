@@ -19,7 +19,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 KEPT = {
     "cleanup.ttl.timers.Timers.work_due": "a controller's door for turned clocks",
-    "compiler.autogen.expand_for_kind": "upstream's view of one kind: fuzz compares it",
+    "compiler.autogen.rules.expand_for_kind": "upstream's view of one kind: fuzz compares it",
     "egress.registries.RegistryTransport.host_count": "its bound is seen only here",
     "kube.connection.TimedSocket.makefile": "http.client calls it",
     "kube.pool.Pool.idle_count": "what a pool keeps is seen from outside only here",
@@ -27,7 +27,7 @@ KEPT = {
     "pool.evaluators.Evaluators.connected_count": "the state that tests wait for",
     "queues.reconcile.Controllers.work_due": "runs controllers with a turned clock",
     "queues.work_queue.WorkQueue.known_count": "the number that the bound applies to",
-    "reports.dispatch.Dispatch.work_due": "runs the pool with a turned clock",
+    "reports.scan.dispatch.Dispatch.work_due": "runs the pool with a turned clock",
     "settings.upstream.variable_table": "generates docs/settings.md",
     "webhook.rest._Liveness.on_get": "Falcon calls it",
     "webhook.rest._PolicyReview.on_post": "Falcon calls it",

@@ -29,7 +29,7 @@ from kyverno_mp.program.generate.labels import (
     TRIGGER_UID,
     TRIGGER_VERSION,
 )
-from kyverno_mp.values.selector import is_label_value
+from kyverno_mp.values.kubernetes.selector import is_label_value
 
 LABEL_PREFIX: Final = "generate.kyverno.io/"
 GENERATED_TEXT: Final = f"{MANAGED_BY}={KYVERNO},{POLICY},!{RULE}"

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.background.policies import StoredPolicy, policy_key, policy_name
-from kyverno_mp.compiler.cel_policies import (
+from kyverno_mp.compiler.cel_kinds.policies import (
     EXCEPTION_NAMES_OF_GENERATING,
     compile_generating_with,
 )
-from kyverno_mp.compiler.cel_policies_review import review
+from kyverno_mp.compiler.cel_kinds.review import review
 from kyverno_mp.errors import KubeNotFound, KubeUnavailable, PolicyInvalid, Where
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
@@ -26,12 +26,12 @@ from kyverno_mp.kube.cache import Informer, Project
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
-from kyverno_mp.policy.cel_policies import GeneratingPolicy, decode_cel_policy
-from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, decode_cel_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
 )
+from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
 from kyverno_mp.values.jsonvalue import Json
 

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.gotime import GoTime
-from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.go.gotime import GoTime
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.ttl import LABEL, parse_ttl
 
 PROPAGATION: Final = "cleanup.kyverno.io/propagation-policy"

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kyverno_mp.cli.apply.admission_policies import AdmissionInput
-from kyverno_mp.cli.apply.cel_policies import CelInput, Payload
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Evaluator
@@ -34,8 +32,10 @@ from kyverno_mp.cli.apply.output import (
 )
 from kyverno_mp.cli.apply.rounds import evaluate_all
 from kyverno_mp.cli.apply.scene import Scene
+from kyverno_mp.cli.apply.stages.admission_policies import AdmissionInput
+from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
     compile_admission,
@@ -53,9 +53,9 @@ from kyverno_mp.cli.sources.user_info import UserInfo, deprecation, load_user_in
 from kyverno_mp.cli.sources.values_file import Values, load_values, parse_set
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.reading.decode import decode
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import ContextFile

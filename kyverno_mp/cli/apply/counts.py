@@ -6,15 +6,15 @@ May touch: nothing outside its arguments. Source: docs/behaviour/cli 9.
 
 from dataclasses import dataclass
 
-from kyverno_mp.cli.apply.admission_policies import VALIDATING
-from kyverno_mp.cli.apply.cel_policies import (
+from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING
+from kyverno_mp.cli.apply.stages.cel_policies import (
     DELETING_POLICIES,
     GENERATING_POLICIES,
     IMAGE_POLICIES,
     MUTATING_POLICIES,
     VALIDATING_POLICIES,
 )
-from kyverno_mp.cli.apply.evaluate import Response
 from kyverno_mp.program import result
 
 

@@ -12,23 +12,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kyverno_mp.cli.apply.admission_policies import (
+from kyverno_mp.cli.apply.fast_validate import batch_of, with_manifests
+from kyverno_mp.cli.apply.stages.admission_policies import (
     AdmissionInput,
     AdmissionPolicies,
     Verdict,
 )
-from kyverno_mp.cli.apply.cel_policies import CelInput, CelPolicies, Payload
-from kyverno_mp.cli.apply.fast_validate import batch_of, with_manifests
+from kyverno_mp.cli.apply.stages.cel_policies import CelInput, CelPolicies, Payload
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
-from kyverno_mp.program.batch import Batch
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.matching.subject import metadata_text, resource_name
+from kyverno_mp.program.plans.batch import Batch
 from kyverno_mp.program.ports import CelPorts, ClusterData
-from kyverno_mp.program.recall import VerdictCache
+from kyverno_mp.program.recall.verdicts import VerdictCache
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule import LinkedRule
@@ -36,10 +36,10 @@ from kyverno_mp.values.dotted import merged, nested
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
-    from kyverno_mp.cli.apply.cel_stages import CelStages
-    from kyverno_mp.cli.apply.generation import CloneSources, Generations
-    from kyverno_mp.cli.apply.image_policies import ImagePolicies
-    from kyverno_mp.cli.apply.image_stage import ImageStage
+    from kyverno_mp.cli.apply.stages.cel import CelStages
+    from kyverno_mp.cli.apply.stages.generation import CloneSources, Generations
+    from kyverno_mp.cli.apply.stages.image import ImageStage
+    from kyverno_mp.cli.apply.stages.image_policies import ImagePolicies
     from kyverno_mp.program.cleanup import LinkedCleanup
     from kyverno_mp.program.generate.rule import LinkedGeneration
     from kyverno_mp.program.images.rule import LinkedImageRule
@@ -101,7 +101,7 @@ def _generations(
     clock: Clock,
     sources: "CloneSources",
 ) -> "Generations":
-    from kyverno_mp.cli.apply.generation import Generations
+    from kyverno_mp.cli.apply.stages.generation import Generations
 
     return Generations(policies, cluster_data, clock, sources)
 
@@ -109,7 +109,7 @@ def _generations(
 def _stages(
     cel: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
 ) -> "CelStages":
-    from kyverno_mp.cli.apply.cel_stages import CelStages
+    from kyverno_mp.cli.apply.stages.cel import CelStages
 
     return CelStages(cel, values, user, ports)
 
@@ -151,7 +151,7 @@ class Evaluator:
         self._mutating = _linked_mutations(policies) if mutates else []
         self._images: ImageStage | None = None
         if _has(policies, "verifyImages"):
-            from kyverno_mp.cli.apply import image_stage
+            from kyverno_mp.cli.apply.stages import image as image_stage
 
             self._images = image_stage.ImageStage(policies, cluster_data)
         # Policies that only mutate or only generate have no validate response.
@@ -169,7 +169,7 @@ class Evaluator:
             self._stages = _stages(cel, values, user, cluster_data.cel)
         self._image_policies: ImagePolicies | None = None
         if cel is not None and cel.images:
-            from kyverno_mp.cli.apply import image_policies
+            from kyverno_mp.cli.apply.stages import image_policies
 
             self._image_policies = image_policies.ImagePolicies(
                 cel, values, user, cluster_data.cel

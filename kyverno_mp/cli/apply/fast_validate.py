@@ -13,8 +13,8 @@ from dataclasses import replace
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.program.action import is_static, response_action
-from kyverno_mp.program.batch import Batch
 from kyverno_mp.program.engine import LinkedPolicy
+from kyverno_mp.program.plans.batch import Batch
 from kyverno_mp.program.ports import ClusterData
 
 

@@ -14,7 +14,7 @@ from kyverno_mp.cli.apply.report import report_word
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.values.duration import duration_text, parse_duration
+from kyverno_mp.values.go.duration import duration_text, parse_duration
 from kyverno_mp.values.jsonvalue import Json
 
 _TTL_LABEL: Final = "cleanup.kyverno.io/ttl"

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from kyverno_mp.cli.apply.evaluate import Response
-from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.output.field_diff import field_differences
 from kyverno_mp.cli.output.yaml_text import dump
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.resources import parse
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
-from kyverno_mp.values.json_equal import same, whole_numbers
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.selector import labels_of
+from kyverno_mp.values.patches.json_equal import same, whole_numbers
 
 DONE: Final = "\n\nMutation:\nMutation has been applied successfully."
 GENERATED: Final = "\n\nGenerate:\nGeneration completed successfully."

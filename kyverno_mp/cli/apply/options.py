@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.formats import STRUCTURED
-from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.values.go.duration import parse_duration
 
 
 @dataclass(slots=True)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from kyverno_mp.cli.apply.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.counts import Counts
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
 from kyverno_mp.cli.apply.mutated import (
@@ -21,6 +20,7 @@ from kyverno_mp.cli.apply.mutated import (
     mutated_text,
 )
 from kyverno_mp.cli.apply.options import Options
+from kyverno_mp.cli.apply.stages.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.words import LocatedResponses, result_word
 from kyverno_mp.cli.output.table import Row
 from kyverno_mp.cli.output.table import render as render_table

@@ -11,8 +11,8 @@ from datetime import datetime
 
 import msgspec
 
-from kyverno_mp.cli.apply.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.cli.apply.stages.cel_policies import IMAGE_POLICIES
 from kyverno_mp.cli.output.yaml_text import dump
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.result import IMAGE_VERIFY, RuleResult

@@ -14,8 +14,8 @@ import click
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response, resource_path
 from kyverno_mp.cli.apply.given import Given, Loaded
 from kyverno_mp.cli.apply.options import Options
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import Error, NamespaceGone
 from kyverno_mp.ir.rules import PolicyIR
@@ -73,7 +73,7 @@ def evaluate_all(
 
         # PERF: start of the command line: only runs with processes need these.
         from kyverno_mp.cli.apply.wire import Wire
-        from kyverno_mp.cli.jobs import run_steps
+        from kyverno_mp.cli.shell.jobs import run_steps
 
         wire = Wire([*known, *(cleanup.policy for cleanup in compiled.cleanups)])
 

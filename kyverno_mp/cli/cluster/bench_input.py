@@ -20,7 +20,7 @@ from kyverno_mp.cli.cluster.resources import (
     resources_of,
 )
 from kyverno_mp.cli.cluster.spool import Spool
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.cli.sources.policies import PolicySet, stored_policies
 from kyverno_mp.errors import NamespaceGone

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from kyverno_mp.cli.cluster.given_cel import context_ports, simulated_ports
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.plurals import Plurals
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.policy.load import items_of
+from kyverno_mp.policy.reading.load import items_of
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.program.ports import (
     ApiRequest,

@@ -8,14 +8,14 @@ Source: docs/behaviour/cel 12 (fake context); docs/behaviour/cli 6 (Context), 15
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.matching.subject import metadata_of, metadata_text
 from kyverno_mp.program.ports import CelPorts, Images
-from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
+from kyverno_mp.values.kubernetes.selector import labels_of
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import ContextFile

@@ -14,7 +14,7 @@ from typing import Final
 from kyverno_mp.cli.cluster.access import USER_AGENT, Cluster
 from kyverno_mp.cli.cluster.given_cel import RegistryMetadata
 from kyverno_mp.cli.cluster.resources import objects_of
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.config_maps import LiveConfigMaps
@@ -40,7 +40,7 @@ from kyverno_mp.program.ports import (
 )
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 _NAMESPACES: Final = core("namespaces", namespaced=False)

@@ -16,10 +16,10 @@ import click
 import msgspec
 
 from kyverno_mp.cli.cluster.access import Cluster, open_cluster
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 P = TypeVar("P")

@@ -16,7 +16,7 @@ from pathlib import PurePath
 import msgspec
 
 from kyverno_mp.cli.cluster.spool import Part, Spool
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import Compiled
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ConstraintsIR
@@ -26,7 +26,7 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.kube.rest import Call, Client
 from kyverno_mp.kube.watch import IDENTITY, WatchScope, list_all
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector
+from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _ANSWER_NS = 5 * 60 * 10**9

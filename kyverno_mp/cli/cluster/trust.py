@@ -16,9 +16,13 @@ from cryptography import x509
 
 from kyverno_mp.cli.cluster.registry_access import user_agent
 from kyverno_mp.images.keys import failed
-from kyverno_mp.images.logkeys import LogKeys, log_keys
 from kyverno_mp.images.network import log_sender, mirror_reader
-from kyverno_mp.images.trust_root import PUBLIC_MIRROR, TufTrustRoot, public_root
+from kyverno_mp.images.sigstore.logkeys import LogKeys, log_keys
+from kyverno_mp.images.sigstore.trust_root import (
+    PUBLIC_MIRROR,
+    TufTrustRoot,
+    public_root,
+)
 from kyverno_mp.registry.exchange import exchange
 from kyverno_mp.settings.read import environment
 
@@ -27,7 +31,7 @@ _CTLOG: Final = "SIGSTORE_CT_LOG_PUBLIC_KEY_FILE"
 
 
 def ask_log(url: str, query: bytes, deadline_ns: int) -> tuple[int, bytes]:
-    """Send a query to a transparency log; the Send of images/log_search."""
+    """Send a query to a transparency log; the Send of images/sigstore/log_search."""
     return log_sender(exchange, user_agent())(url, query, deadline_ns)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from kyverno_mp.cli.exit_codes import EXITS
+from kyverno_mp.cli.shell.exit_codes import EXITS
 
 PROGRAM: Final = "kyverno-mp"
 PLUGIN: Final = "kubectl kyverno"

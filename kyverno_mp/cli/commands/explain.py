@@ -13,7 +13,7 @@ from kyverno_mp.cli.commands.declare import Command, Example
 
 def _run(**flags: Any) -> int:
     # Imported late: help pages need no compiler.
-    from kyverno_mp.cli.explain import called
+    from kyverno_mp.cli.explain.command import called
 
     return called(**flags)
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 import click
 import yaml
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
-from kyverno_mp.cli.exit_codes import FAILED
 from kyverno_mp.cli.fix.policy import fix_policy
 from kyverno_mp.cli.fix.test_file import fix_head, fix_test
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.exit_codes import FAILED
 from kyverno_mp.cli.sources.folders import YAML, files_below, named_below
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Next: fix. May touch: its arguments. Source: docs/behaviour/cli 18.
 
 from typing import Final
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.values.jsonvalue import Json
 
 API_VERSION: Final = "cli.kyverno.io/v1alpha1"

@@ -15,10 +15,10 @@ from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.policy import resources_of, rewritten
 from kyverno_mp.cli.fix.rewrite.proof import Difference, Pair
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.values.jsonvalue import Json
 
 KIND: Final = "ValidatingPolicy"

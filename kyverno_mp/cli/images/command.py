@@ -19,10 +19,10 @@ import msgspec
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.cluster.data import load_cluster_data
 from kyverno_mp.cli.cluster.image_access import clients, image_reviews, until
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.images.findings import findings
 from kyverno_mp.cli.images.text import lines
 from kyverno_mp.cli.images.trace import Trace
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.errors import ExpressionFailed
@@ -34,8 +34,8 @@ from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.images.selection import is_among
 from kyverno_mp.program.ports import RegistryAccess
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.image import parse_image
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.image import parse_image
 
 _BAD: Final = frozenset({"fail", "error"})
 

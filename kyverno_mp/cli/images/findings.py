@@ -15,16 +15,16 @@ from typing import TypeVar
 
 from kyverno_mp.errors import DependencyError, InputError
 from kyverno_mp.images.artifacts import Artifacts, json_object, parsed
-from kyverno_mp.images.certificates import all_certificates, subject_names
 from kyverno_mp.images.keys import Unproved
-from kyverno_mp.images.proof import (
+from kyverno_mp.images.sigstore.certificates import all_certificates, subject_names
+from kyverno_mp.images.sigstore.proof import (
     BUNDLE,
     CERTIFICATE,
     SIGNATURE,
     TIMESTAMP,
     Layer,
 )
-from kyverno_mp.images.rekor import parse_bundle
+from kyverno_mp.images.sigstore.rekor import parse_bundle
 from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
 from kyverno_mp.values.jsonvalue import Json
 

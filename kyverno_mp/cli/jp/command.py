@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid, InputError
 from kyverno_mp.expr.jmespath.link import Query
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.policy.load import load
-from kyverno_mp.values.gotext import json_text, text_bytes
+from kyverno_mp.policy.reading.load import load
+from kyverno_mp.values.go.gotext import json_text, text_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.expr.jmespath import nodes
 from kyverno_mp.expr.jmespath.nodes import Node
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _OPERATORS: Final = {

@@ -13,7 +13,7 @@ from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.jmespath.functions.calls import KYVERNO, call_fault
 from kyverno_mp.expr.jmespath.nodes import Function, Node, children_of
 from kyverno_mp.expr.jmespath.parse import parse
-from kyverno_mp.policy.checks.variables import queries_of
+from kyverno_mp.policy.checks.rules.variables import queries_of
 from kyverno_mp.values.jsonvalue import Json
 
 _QUERIES: Final = frozenset({"jmesPath", "list"})

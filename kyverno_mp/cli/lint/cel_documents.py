@@ -5,17 +5,17 @@ Room: cli. Takes: raw documents of policies.kyverno.io. Gives: ``is_of_cel``,
 Source: docs/behaviour/cel 1.
 """
 
-from kyverno_mp.policy.cel_policies import (
-    AnyCelPolicy,
-    decode_cel_policy,
-    is_cel_policy,
-)
-from kyverno_mp.policy.image_validating_policy import (
+from kyverno_mp.policy.cel_kinds.image_validating_policy import (
     ImageValidatingPolicy,
     decode_image_policy,
     is_image_policy,
 )
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.policies import (
+    AnyCelPolicy,
+    decode_cel_policy,
+    is_cel_policy,
+)
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
     decode_validating_policy,

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.cli.lint.calls import call_faults
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.checks.kinds import kinds_of
-from kyverno_mp.policy.cluster_policy import AnyPolicy, Policy, Rule
+from kyverno_mp.policy.checks.rules.kinds import kinds_of
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Policy, Rule
 from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
-from kyverno_mp.values.built_in_kinds import BUILT_IN
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 CODES: Final = {

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.exit_codes import FAILED, OK
 from kyverno_mp.cli.lint.cel_documents import decode_of_cel, is_of_cel
 from kyverno_mp.cli.lint.checks import concerns
 from kyverno_mp.cli.lint.foreign import (
@@ -31,6 +29,8 @@ from kyverno_mp.cli.lint.served import (
 )
 from kyverno_mp.cli.output import sarif
 from kyverno_mp.cli.output.sarif import Finding
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.shell.exit_codes import FAILED, OK
 from kyverno_mp.cli.sources.folders import say_empty
 from kyverno_mp.cli.sources.policies import sources
 from kyverno_mp.cli.sources.positions import Positions
@@ -44,23 +44,23 @@ from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.leader.policy_store import refuse_unstorable
 from kyverno_mp.leader.servable import NO_BACKGROUND, UNSUPPORTED
 from kyverno_mp.limits import WATCHED_FILE_BYTES_MAX
-from kyverno_mp.policy.admission_policy import (
+from kyverno_mp.policy.cel_kinds.admission_policy import (
     MutatingAdmissionPolicy,
     ValidatingAdmissionPolicy,
     decode_admission_policy,
     is_admission_policy,
 )
-from kyverno_mp.policy.check import check
-from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
-from kyverno_mp.policy.decode import examine
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.load import RawDocument, load
-from kyverno_mp.policy.problems import DocumentInvalid, Problem
-from kyverno_mp.policy.schema import is_cel_kind, schema_problems
-from kyverno_mp.policy.stored import storage_problems
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
 )
+from kyverno_mp.policy.check import check
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.reading.decode import examine
+from kyverno_mp.policy.reading.load import RawDocument, load
+from kyverno_mp.policy.schema import is_cel_kind, schema_problems
+from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 
@@ -186,7 +186,7 @@ class _Linter:
         yield from self._errors(storage_problems(raw))
         if not isinstance(policy, CelPolicyException):
             # Imported late: only runs with such policies load CEL.
-            from kyverno_mp.compiler.cel_policies_review import faults, review
+            from kyverno_mp.compiler.cel_kinds.review import faults, review
 
             yield from self._errors(faults(policy))
             if self.for_server:

@@ -8,7 +8,7 @@ Source: Helm, "Charts" (the layout of a chart); docs/behaviour/cli 4.
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.policy.decode import KINDS
+from kyverno_mp.policy.reading.decode import KINDS
 from kyverno_mp.values.jsonvalue import Json
 
 _GROUPS: Final = ("kyverno.io", "policies.kyverno.io")

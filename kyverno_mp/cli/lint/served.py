@@ -17,9 +17,9 @@ from kyverno_mp.leader.servable import (
     missing_feature,
     servable,
 )
-from kyverno_mp.policy.cel_policies import AnyCelPolicy
-from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     AnyValidatingPolicy,
     CelPolicyException,

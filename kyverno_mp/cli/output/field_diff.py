@@ -7,7 +7,7 @@ May touch: nothing outside its arguments.
 from collections.abc import Iterator
 from typing import Final
 
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _TEXT_LENGTH_MAX: Final = 200

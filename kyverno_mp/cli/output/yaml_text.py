@@ -12,7 +12,7 @@ from typing import Final
 
 import yaml
 
-from kyverno_mp.values.gotext import float_g
+from kyverno_mp.values.go.gotext import float_g
 from kyverno_mp.values.jsonvalue import Json
 
 _STR: Final = "tag:yaml.org,2002:str"

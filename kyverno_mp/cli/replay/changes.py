@@ -13,7 +13,7 @@ from typing import Final
 from kyverno_mp.cli.replay.verdicts import ALLOWED, DENIED, UNDECIDABLE, Verdict
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.limits import REPLAY_LISTED_MAX
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.recording.format import Answer, Line
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 import msgspec
 
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.progress import progress
 from kyverno_mp.cli.replay.changes import (
     CHANGES,
@@ -26,6 +25,7 @@ from kyverno_mp.cli.replay.changes import (
 from kyverno_mp.cli.replay.output import Facts, as_json, markdown, table
 from kyverno_mp.cli.replay.recording import Group, Groups, groups_of, recording_of
 from kyverno_mp.cli.replay.verdicts import Replayer
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import load_policies
 from kyverno_mp.errors import PolicyInvalid

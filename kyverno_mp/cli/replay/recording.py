@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, cast
 
 import msgspec
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.errors import RequestInvalid, Where
 from kyverno_mp.limits import RECORDING_LINE_BYTES_MAX, REPLAY_EQUAL_REQUESTS_MAX
 from kyverno_mp.webhook.recording.format import (

@@ -26,8 +26,8 @@ from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.list_source import ListSource
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, PolicyResponse

@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.report.read import Scope, entries_of_cluster, entries_of_paths
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.dashboard.entries import RESULTS, SEVERITIES, Entry, Filters, urgency
 from kyverno_mp.values.wildcard import contains_wildcard
 

@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 import click
 import msgspec
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below
 from kyverno_mp.dashboard.entries import Entry
 from kyverno_mp.dashboard.stored import entries_of
 from kyverno_mp.errors import KubeNotFound
-from kyverno_mp.policy.load import items_of, load
+from kyverno_mp.policy.reading.load import items_of, load
 from kyverno_mp.values.jsonvalue import Json
 
 _GROUPS: Final = ("wgpolicyk8s.io/", "openreports.io/")

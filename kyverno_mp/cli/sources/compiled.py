@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace as replaced
 
 from kyverno_mp.cli.sources.policies import AnyCleanup, PolicySet
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import condition_faults
 from kyverno_mp.errors import PolicyInvalid, Where
@@ -20,11 +20,11 @@ from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
 from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.rules import CompiledPolicy
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 from kyverno_mp.policy.check import check
-from kyverno_mp.policy.cluster_policy import AnyPolicy
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.policy.validating_policy import CelPolicyException
 
 if TYPE_CHECKING:
     from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
@@ -117,7 +117,9 @@ def compile_cel(
     if not found.validating:
         return []
     # PERF: loads CEL.
-    from kyverno_mp.compiler.validating_policy import compile_validating_policy
+    from kyverno_mp.compiler.cel_kinds.validating_policy import (
+        compile_validating_policy,
+    )
 
     policies = []
     for document in found.validating:
@@ -135,12 +137,12 @@ def compile_others(
     if not found.cel:
         return []
     # PERF: loads CEL.
-    from kyverno_mp.compiler.cel_policies import (
+    from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
+    from kyverno_mp.compiler.cel_kinds.policies import (
         compile_deleting_policy,
         compile_generating_policy,
     )
-    from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
-    from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
+    from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
 
     policies: list[AnyCelPolicyIR] = []
     for document in found.cel:
@@ -168,7 +170,9 @@ def compile_images(
     if not found.images:
         return []
     # PERF: loads CEL.
-    from kyverno_mp.compiler.image_validating_policy import compile_image_policy
+    from kyverno_mp.compiler.cel_kinds.image_validating_policy import (
+        compile_image_policy,
+    )
 
     policies = []
     for document in found.images:

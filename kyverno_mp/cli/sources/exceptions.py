@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.json_duplicates import refuse_duplicate_key, with_duplicate_keys
-from kyverno_mp.policy.load import load
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
     is_validating_policy,
 )
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.policy.reading.json_duplicates import (
+    refuse_duplicate_key,
+    with_duplicate_keys,
+)
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 _GROUP = "policies.kyverno.io/"

@@ -10,7 +10,7 @@ whose answers to these documents were recorded.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from kyverno_mp.policy.yaml_scalar import key_text
+from kyverno_mp.policy.reading.yaml_scalar import key_text
 from kyverno_mp.values.jsonvalue import Json
 
 TEXT: Final = "string"

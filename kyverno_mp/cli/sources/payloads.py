@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.shapes import CONTEXT_FILE
 from kyverno_mp.cli.sources.strict import objects_of, read_documents, read_fields
 from kyverno_mp.values.jsonvalue import Json

@@ -1,14 +1,14 @@
 """Look up the resource names of kinds, as a REST mapper does.
 
 Room: cli. Takes: the file of ``--crd-path``. Gives: Plurals. Next:
-apply/admission_policies, apply/cel_policies, cluster/given_cel.
+apply/stages/admission_policies, apply/stages/cel_policies, cluster/given_cel.
 May touch: the file of ``--crd-path``. Source: docs/behaviour/cli 5 (REST mapper).
 """
 
 from pathlib import Path
 
-from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.values.built_in_kinds import BUILT_IN
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 Plurals = dict[tuple[str, str], str]
 """(group, kind) -> the name of its resource."""

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kyverno_mp.cli.errors import read_error
 from kyverno_mp.cli.output.progress import Advance, progress
+from kyverno_mp.cli.shell.errors import read_error
 from kyverno_mp.cli.sources.folders import YAML, files_below, may_be_folder
 from kyverno_mp.cli.sources.git import ANONYMOUS, GitAccess, cloned, is_git, yaml_files
 from kyverno_mp.errors import InputError, PolicyInvalid, Where
-from kyverno_mp.policy.admission_policy import (
+from kyverno_mp.policy.cel_kinds.admission_policy import (
     AdmissionBinding,
     AdmissionPolicy,
     MutatingAdmissionPolicy,
@@ -27,28 +27,33 @@ from kyverno_mp.policy.admission_policy import (
     decode_admission_policy,
     is_admission_policy,
 )
-from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
-from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
-from kyverno_mp.policy.decode import decode, where_of
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.free_form import GO_MISFIT, go_misfits
-from kyverno_mp.policy.json_duplicates import with_duplicate_keys
-from kyverno_mp.policy.load import RawDocument, load
-from kyverno_mp.policy.problems import DocumentInvalid, Problem
-from kyverno_mp.policy.stored import storage_problems
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     AnyValidatingPolicy,
     CelPolicyException,
     authorization_mode,
     decode_validating_policy,
     is_validating_policy,
 )
-from kyverno_mp.values.built_in_kinds import BUILT_IN
+from kyverno_mp.policy.documents.cleanup_policy import (
+    CleanupPolicy,
+    ClusterCleanupPolicy,
+)
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.policy.reading.decode import decode, where_of
+from kyverno_mp.policy.reading.free_form import GO_MISFIT, go_misfits
+from kyverno_mp.policy.reading.json_duplicates import with_duplicate_keys
+from kyverno_mp.policy.reading.load import RawDocument, load
+from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.built_in_kinds import BUILT_IN
 
 if TYPE_CHECKING:
-    from kyverno_mp.policy.cel_policies import AnyCelPolicy
-    from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
+    from kyverno_mp.policy.cel_kinds.image_validating_policy import (
+        ImageValidatingPolicy,
+    )
+    from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
 
 _EXCEPTION_VERSION = "/v1beta1"
 _POLICY_GROUPS = ("policies.kyverno.io/", "admissionregistration.k8s.io/")
@@ -288,7 +293,10 @@ def _add_document(
             _add_validating(found, raw, file, is_item=is_item)
             return
         # PERF: only runs with such a policy need the documents.
-        from kyverno_mp.policy.cel_policies import decode_cel_policy, is_cel_policy
+        from kyverno_mp.policy.cel_kinds.policies import (
+            decode_cel_policy,
+            is_cel_policy,
+        )
 
         if is_cel_policy(raw):
             policy = decode_cel_policy(raw, file=file)
@@ -297,7 +305,7 @@ def _add_document(
             found.cel.append(policy)
             found.raw[policy.metadata.name] = raw
             return
-        from kyverno_mp.policy.image_validating_policy import is_image_policy
+        from kyverno_mp.policy.cel_kinds.image_validating_policy import is_image_policy
 
         if is_image_policy(raw):
             _add_image_policy(found, raw, file, is_item=is_item)
@@ -324,7 +332,7 @@ def _add_document(
 def _add_image_policy(
     found: PolicySet, raw: dict[str, Json], file: str, *, is_item: bool
 ) -> None:
-    from kyverno_mp.policy.image_validating_policy import decode_image_policy
+    from kyverno_mp.policy.cel_kinds.image_validating_policy import decode_image_policy
 
     policy = decode_image_policy(raw, file=file)
     if not is_item:

@@ -12,7 +12,7 @@ from typing import Final
 
 import yaml
 
-from kyverno_mp.policy.load import without_strays
+from kyverno_mp.policy.reading.load import without_strays
 
 _STEP: Final = re.compile(r"[^.\[\]]+|\[\d+\]")  # our own text, not a user's pattern
 _MERGE: Final = "tag:yaml.org,2002:merge"

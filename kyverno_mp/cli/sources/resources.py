@@ -13,11 +13,11 @@ from pathlib import Path
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import may_be_folder
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.load import RawDocument, load
+from kyverno_mp.policy.reading.load import RawDocument, load
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.values.jsonvalue import Json
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import yaml
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.go_struct import Misfit, Struct, decode, folded
 from kyverno_mp.cli.sources.positions import Positions
 from kyverno_mp.errors import Error
-from kyverno_mp.policy.load import load
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.policy.reading.load import load
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 

@@ -7,7 +7,7 @@ May touch: the file named by the user. Source: docs/behaviour/cli 6.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.values.jsonvalue import Json
 
 

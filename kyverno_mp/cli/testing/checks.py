@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kyverno_mp.cli.apply.evaluate import Response, resource_path
 from kyverno_mp.cli.assertions import aggregated, program_of, violations
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.table import Row
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.strict import check_fields
 from kyverno_mp.errors import InputError
 from kyverno_mp.expr.assertion.link import AssertionProgram

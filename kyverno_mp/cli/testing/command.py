@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.progress import progress
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.git import GitAccess, cloned, is_git
 from kyverno_mp.cli.testing.compare import TestRun
 from kyverno_mp.cli.testing.files import (

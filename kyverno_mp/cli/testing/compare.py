@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kyverno_mp.cli.apply.admission_policies import KINDS as ADMISSION_KINDS
-from kyverno_mp.cli.apply.cel_policies import (
+from kyverno_mp.cli.apply.evaluate import Response
+from kyverno_mp.cli.apply.mutated import difference
+from kyverno_mp.cli.apply.report import report_word
+from kyverno_mp.cli.apply.stages.admission_policies import KINDS as ADMISSION_KINDS
+from kyverno_mp.cli.apply.stages.cel_policies import (
     DELETING_POLICIES,
     GENERATING_POLICIES,
     IMAGE_POLICIES,
     MUTATING_POLICIES,
     VALIDATING_POLICIES,
 )
-from kyverno_mp.cli.apply.evaluate import Response
-from kyverno_mp.cli.apply.mutated import difference
-from kyverno_mp.cli.apply.report import report_word
 from kyverno_mp.cli.output.table import NOT_EVALUATED, Row
 from kyverno_mp.cli.testing.files import Expected, TestFile
 from kyverno_mp.program import result

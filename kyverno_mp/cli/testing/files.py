@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed, read_error
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
 from kyverno_mp.cli.sources.folders import named_below
 from kyverno_mp.cli.sources.go_struct import BOOL, FREE, TEXT, Many, Struct
 from kyverno_mp.cli.sources.shapes import META, TEXTS, TYPE, VALUES

@@ -1,7 +1,8 @@
 """Run many tests, possibly in worker processes, and report them in order.
 
 Room: cli. Takes: test files and a function that runs one. Gives: a TestRun for each,
-after its printed lines. Next: command. May touch: worker processes of cli/jobs.py.
+after its printed lines. Next: command. May touch: worker processes of
+cli/shell/jobs.py.
 """
 
 import os
@@ -10,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.jobs import Advance, run_steps
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.shell.jobs import Advance, run_steps
 from kyverno_mp.cli.testing.compare import TestRun
 from kyverno_mp.cli.testing.files import TestFile
 from kyverno_mp.errors import Error

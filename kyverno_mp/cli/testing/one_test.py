@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from kyverno_mp.cli.apply.admission_policies import VALIDATING, AdmissionInput
-from kyverno_mp.cli.apply.cel_policies import CelInput, Payload
 from kyverno_mp.cli.apply.clocks import clock
 from kyverno_mp.cli.apply.evaluate import Evaluator, Response
+from kyverno_mp.cli.apply.stages.admission_policies import VALIDATING, AdmissionInput
+from kyverno_mp.cli.apply.stages.cel_policies import CelInput, Payload
 from kyverno_mp.cli.cluster.data import load_cluster_data
-from kyverno_mp.cli.errors import CommandFailed, NotEvaluated
+from kyverno_mp.cli.shell.errors import CommandFailed, NotEvaluated
 from kyverno_mp.cli.sources.compiled import (
     Compiled,
     compile_admission,

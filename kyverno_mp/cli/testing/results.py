@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from kyverno_mp.cli.errors import CommandFailed
 from kyverno_mp.cli.output.table import Row
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.testing.compare import TestRun
 from kyverno_mp.cli.testing.files import TestFile
 from kyverno_mp.cli.testing.jobs import Echo

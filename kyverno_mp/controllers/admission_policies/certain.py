@@ -16,7 +16,10 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from kyverno_mp.policy.admission_policy import MatchResources, NamedRuleWithOperations
+from kyverno_mp.policy.cel_kinds.admission_policy import (
+    MatchResources,
+    NamedRuleWithOperations,
+)
 
 _NAME: Final = "object.metadata.name"
 _COMPARISON: Final = re.compile(

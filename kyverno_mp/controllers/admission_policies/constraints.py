@@ -12,14 +12,14 @@ upstream loses it, or adds it to what another filter matches.
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from kyverno_mp.compiler.translatable import SKIP
+from kyverno_mp.compiler.cel_kinds.translatable import SKIP
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.cluster_policy import Rule
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.match import ResourceDescription
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 _OPERATIONS: Final = ("CREATE", "UPDATE", "CONNECT", "DELETE")
 _NAME_LABEL: Final = "kubernetes.io/metadata.name"
@@ -109,7 +109,7 @@ class _Rules:
 def constraints_of(
     rule: Rule, exceptions: Sequence[PolicyException], directory: Directory
 ) -> Constraints:
-    """Translate a rule for which compiler/translatable.py found no reason against it.
+    """Translate a rule that compiler/cel_kinds/translatable.py has no reason against.
 
     Raises: NotTranslated.
     """

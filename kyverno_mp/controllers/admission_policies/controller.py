@@ -45,7 +45,7 @@ from kyverno_mp.limits import (
     GENERATED_POLICY_FAILURES_MAX,
     GENERATED_POLICY_WRITES_MAX,
 )
-from kyverno_mp.policy.generated import is_generated
+from kyverno_mp.policy.cel_kinds.generated import is_generated
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Result
 

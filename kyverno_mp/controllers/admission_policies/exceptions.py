@@ -17,22 +17,22 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.compiler.validating_policy import (
+from kyverno_mp.compiler.cel_kinds.validating_policy import (
     EXCEPTION_NAMES,
     Builder,
     compile_exception,
 )
 from kyverno_mp.controllers.admission_policies.generated import Source
 from kyverno_mp.errors import Error, InputError
-from kyverno_mp.policy.check import read
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
     is_validating_policy,
 )
-from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.policy.check import read
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.wildcard import matches
 
 _log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ condition that could fail in the API server nothing is generated.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kyverno_mp.compiler.autogen_cel import copies_of
-from kyverno_mp.compiler.autogen_mutating import copies_of as mutating_copies_of
+from kyverno_mp.compiler.autogen.cel import copies_of
+from kyverno_mp.compiler.autogen.mutating import copies_of as mutating_copies_of
 from kyverno_mp.controllers.admission_policies.certain import cannot_fail
 from kyverno_mp.controllers.admission_policies.constraints import Condition, text_of
 from kyverno_mp.controllers.admission_policies.generated import (
@@ -26,9 +26,9 @@ from kyverno_mp.controllers.admission_policies.generated import (
     object_of,
     with_unique_names,
 )
-from kyverno_mp.policy.admission_policy import MatchResources
-from kyverno_mp.policy.cel_policies import MutatingPolicy
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     JSON_MODE,
     CelPolicyException,
     Enabled,

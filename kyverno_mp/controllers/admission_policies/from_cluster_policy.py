@@ -9,7 +9,7 @@ Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v
 from collections.abc import Sequence
 from typing import Final
 
-from kyverno_mp.compiler.translatable import (
+from kyverno_mp.compiler.cel_kinds.translatable import (
     why_not,
     why_not_asked,
     why_not_equal,
@@ -28,8 +28,8 @@ from kyverno_mp.controllers.admission_policies.generated import (
     with_unique_names,
 )
 from kyverno_mp.kube.discovery import Directory
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.values.jsonvalue import Json
 
 _ACTIONS: Final = {"Enforce": ["Deny"], "Audit": ["Audit", "Warn"]}

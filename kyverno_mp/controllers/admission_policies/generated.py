@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.controllers.admission_policies.constraints import Condition
 from kyverno_mp.controllers.webhook_config.options import MANAGER
-from kyverno_mp.policy.cel_policies import MutatingPolicy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.validating_policy import ValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import ValidatingPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.values.jsonvalue import Json
 
 LABEL: Final = "app.kubernetes.io/managed-by"

@@ -31,9 +31,12 @@ from kyverno_mp.controllers.admission_policies.generated import (
 )
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.validating_policy import CelPolicyException, ValidatingPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    CelPolicyException,
+    ValidatingPolicy,
+)
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.exception import PolicyException
 
 GROUP: Final = "admissionregistration.k8s.io"
 _VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1", "v1beta1", "v1alpha1")}

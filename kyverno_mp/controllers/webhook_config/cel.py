@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from kyverno_mp.compiler.cel_policies import is_synchronized
-from kyverno_mp.compiler.match import build_selector
+from kyverno_mp.compiler.cel_kinds.policies import is_synchronized
+from kyverno_mp.compiler.rules.match import build_selector
 from kyverno_mp.compiler.webhook_conditions import are_accepted_everywhere
 from kyverno_mp.controllers.cel_copies import AnySpec, copies_of
 from kyverno_mp.controllers.webhook_config.cel_documents import cel_name_of
@@ -39,14 +39,14 @@ from kyverno_mp.limits import (
     WEBHOOK_PATH_CHARACTERS_MAX,
     WEBHOOK_TIMEOUT_S_MAX,
 )
-from kyverno_mp.policy.admission_policy import NamedRuleWithOperations
-from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_kinds.admission_policy import NamedRuleWithOperations
+from kyverno_mp.policy.cel_kinds.generated import is_generated
+from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE
 from kyverno_mp.policy.fields.meta import LabelSelector, NamedExpression
-from kyverno_mp.policy.generated import is_generated
-from kyverno_mp.policy.served_cel import AnyServedPolicy
-from kyverno_mp.policy.validating_policy import JSON_MODE
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import is_label_key
+from kyverno_mp.values.kubernetes.selector import is_label_key
 
 _VALIDATING: Final = {
     "ValidatingPolicy": ("vpol.validate.kyverno.svc", "/vpol"),

@@ -12,12 +12,12 @@ import msgspec
 
 from kyverno_mp.controllers.policy_status import PolicyName
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.served_cel import (
+from kyverno_mp.policy.cel_kinds.served import (
     SERVED_CEL_KINDS,
     AnyServedPolicy,
     decode_served,
 )
-from kyverno_mp.policy.validating_policy import CelPolicyException
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ pkg/controllers/webhook/controller.go (mergeWebhook) and utils.go
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.controllers.webhook_config.rules import (
     ALL_OPERATIONS,
     ALL_SCOPES,
@@ -19,11 +19,11 @@ from kyverno_mp.controllers.webhook_config.rules import (
     Entry,
 )
 from kyverno_mp.kube.discovery import Directory
-from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.fields.image_verification import ImageVerification
 from kyverno_mp.policy.fields.match import ResourceDescription, ResourceFilter
 from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 Kinds = dict[str, set[str]]
 """Operations by kind selector as written."""

@@ -47,8 +47,8 @@ from kyverno_mp.errors import DependencyError, KubeRefused, LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.lease import Election
-from kyverno_mp.policy.cluster_policy import AnyPolicy
-from kyverno_mp.policy.served_cel import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.pace import Pace
 from kyverno_mp.queues.reconcile import Result

@@ -13,9 +13,9 @@ import msgspec
 
 from kyverno_mp.controllers.policy_status import PolicyName, name_of
 from kyverno_mp.errors import InputError
-from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy, Policy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
+from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy, Policy
+from kyverno_mp.policy.reading.decode import decode
 
 _log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from kyverno_mp.controllers.webhook_config.rules import (
 )
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.limits import WEBHOOK_TIMEOUT_S_MAX
-from kyverno_mp.policy.cluster_policy import AnyPolicy, ClusterPolicy
-from kyverno_mp.policy.generated import is_generated
+from kyverno_mp.policy.cel_kinds.generated import is_generated
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, ClusterPolicy
 from kyverno_mp.policy.match_conditions import unregistrable
 from kyverno_mp.values.jsonvalue import Json
 

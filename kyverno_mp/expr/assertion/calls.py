@@ -20,7 +20,7 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 )
 from kyverno_mp.expr.jmespath.interim import Closure, GoSlice, Reference, fail
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gotext import sprint
+from kyverno_mp.values.go.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 
 _NOT_THERE: Final = frozenset(

@@ -13,7 +13,7 @@ values, and a named string never equals a literal.
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.jmespath.interim import GoSlice
-from kyverno_mp.values.gotext import GoValue, json_string, json_text, sprint
+from kyverno_mp.values.go.gotext import GoValue, json_string, json_text, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from kyverno_mp.expr.assertion.gotypes import GoMap, GoStrings, GoStruct, NilMap
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gotext import GoValue, json_text, sprint
+from kyverno_mp.values.go.gotext import GoValue, json_text, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Path = tuple["Path", str] | None

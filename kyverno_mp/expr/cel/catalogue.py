@@ -1,8 +1,9 @@
 """List the functions of the API server's CEL environment, and Kyverno's own functions.
 
 Room: expr. Takes: OVERLOADS of functions/. Gives: declarations(), extensions(),
-base_library(), oldest_library(), kyverno_library(). Next: check.py, link.py,
-compiler/effects.py. May touch: nothing outside its arguments.
+base_library(), oldest_library(), kyverno_library(). Next: check.py,
+expr/cel/linking/expressions.py, compiler/rules/effects.py. May touch: nothing outside
+its arguments.
 Source: docs/behaviour/cel 11 (Kubernetes 1.35, stored expressions).
 """
 
@@ -12,33 +13,35 @@ from itertools import chain, permutations
 from typing import Final
 
 from kyverno_mp.expr.cel.functions import (
-    archives,
     authorization,
-    certificates,
-    documents,
     encoders,
     formats,
+    lists,
+    mathematics,
+    network,
+    optionals,
+    quantities,
+    regexes,
+    sets,
+    standard,
+    strings,
+    times,
+    urls,
+    versions,
+)
+from kyverno_mp.expr.cel.functions.kyverno import (
+    archives,
+    certificates,
+    documents,
     generators,
     hashes,
     identities,
     image_verification,
     images,
-    lists,
-    mathematics,
     moments,
-    network,
-    optionals,
-    quantities,
-    regexes,
     resources,
     services,
-    sets,
-    standard,
-    strings,
-    times,
     transforms,
-    urls,
-    versions,
 )
 from kyverno_mp.expr.cel.library import Declaration, Library, function
 

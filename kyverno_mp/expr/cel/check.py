@@ -1,7 +1,7 @@
 """Type-check an expression, with declared types where known and dyn otherwise.
 
-Room: expr. Takes: Node and Environment. Gives: the result's Type. Next: program.py.
-May touch: nothing outside its arguments.
+Room: expr. Takes: Node and Environment. Gives: the result's Type. Next:
+expr/cel/linking/program.py. May touch: nothing outside its arguments.
 Source: cel-go checker/checker.go and the API server's validators (homogeneous literals,
 durations, timestamps and regular expressions given as constants);
 docs/behaviour/cel 4, 11.
@@ -16,10 +16,7 @@ from typing import Final
 from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.environment import TYPE_NAMES, Environment, RecordFields
-from kyverno_mp.expr.cel.lex import located
 from kyverno_mp.expr.cel.library import Overload
-from kyverno_mp.expr.cel.literals import Literals
-from kyverno_mp.expr.cel.names import qualified_call, qualified_name
 from kyverno_mp.expr.cel.nodes import (
     Call,
     Const,
@@ -31,6 +28,9 @@ from kyverno_mp.expr.cel.nodes import (
     Select,
     StructLit,
 )
+from kyverno_mp.expr.cel.syntax.lex import located
+from kyverno_mp.expr.cel.syntax.literals import Literals
+from kyverno_mp.expr.cel.syntax.names import qualified_call, qualified_name
 from kyverno_mp.expr.cel.types import (
     BOOL,
     DYN,

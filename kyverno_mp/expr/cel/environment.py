@@ -1,7 +1,8 @@
 """Define the names and types that an expression may use.
 
-Room: expr. Takes: nothing. Gives: Environment, TYPE_NAMES. Next: check.py; compiler/cel
-declares the variables of policies. May touch: nothing outside its arguments.
+Room: expr. Takes: nothing. Gives: Environment, TYPE_NAMES. Next: check.py;
+compiler/rules/cel declares the variables of policies. May touch: nothing outside its
+arguments.
 Source: cel-go checker/env.go; docs/behaviour/cel 4, 11.
 """
 

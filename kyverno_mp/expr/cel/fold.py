@@ -1,7 +1,7 @@
 """Find the constants of an expression that fail before it runs.
 
 Room: expr. Takes: a checked Node. Gives: cel-go's text of the first failure, "" for
-none. Next: compiler/cel.py. May touch: nothing outside its arguments.
+none. Next: compiler/rules/cel.py. May touch: nothing outside its arguments.
 Source: cel-go interpreter/decorators.go (decOptimize, decRegexOptimizer): a program
 folds lists, maps and conversions of constants and compiles constant regular
 expressions when it is built, also in branches that no evaluation would reach, and
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
-from kyverno_mp.expr.cel.literals import check_regex
+from kyverno_mp.expr.cel.linking.program import link_expression
 from kyverno_mp.expr.cel.nodes import (
     Call,
     Const,
@@ -21,8 +21,8 @@ from kyverno_mp.expr.cel.nodes import (
     MapLit,
     Node,
 )
-from kyverno_mp.expr.cel.parse import children
-from kyverno_mp.expr.cel.program import link_expression
+from kyverno_mp.expr.cel.syntax.literals import check_regex
+from kyverno_mp.expr.cel.syntax.parse import children
 from kyverno_mp.expr.cel.values import CelFailed, Meter
 from kyverno_mp.expr.compile_budget import spend
 

@@ -1,8 +1,9 @@
 """Define how CEL functions are declared, and find their overloads by name.
 
 Room: expr. Takes: the declarations of functions/. Gives: Declaration, Overload,
-Library. Next: catalogue.py, check.py (types), link.py (implementations).
-May touch: nothing outside its arguments. Source: docs/behaviour/cel 11.
+Library. Next: catalogue.py, check.py (types), expr/cel/linking/expressions.py
+(implementations). May touch: nothing outside its arguments. Source: docs/behaviour/cel
+11.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,7 +1,8 @@
 """Define the records of a parsed CEL expression.
 
-Room: expr. Takes: made by parse.py. Gives: Node, and Expression, which the IR embeds.
-Next: check.py, link.py, the snapshot. May touch: nothing outside its arguments.
+Room: expr. Takes: made by expr/cel/syntax/parse.py. Gives: Node, and Expression, which
+the IR embeds. Next: check.py, expr/cel/linking/expressions.py, the snapshot. May touch:
+nothing outside its arguments.
 Source: the CEL language definition; docs/behaviour/cel 11. ``at`` is the offset in the
 text.
 """

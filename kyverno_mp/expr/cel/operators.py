@@ -1,7 +1,8 @@
 """Implement comparison and arithmetic of CEL values.
 
 Room: expr. Takes: a Meter and values. Gives: values; CelFailed with cel-go's messages.
-Next: link.py, catalogue.py, functions/. May touch: nothing outside its arguments.
+Next: expr/cel/linking/expressions.py, catalogue.py, functions/. May touch: nothing
+outside its arguments.
 Source: the CEL language definition; docs/behaviour/cel 12c.
 """
 
@@ -28,7 +29,7 @@ from kyverno_mp.expr.cel.values import (
     type_name,
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
-from kyverno_mp.values.gotext import sprint
+from kyverno_mp.values.go.gotext import sprint
 
 _SAME: Final = frozenset({str, int, float, bool, bytes, type(None), Uint})
 _NUMBERS: Final = frozenset({int, Uint, float})

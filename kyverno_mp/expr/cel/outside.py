@@ -2,8 +2,9 @@
 
 Room: expr. Takes: ports. Gives: the values of ``resource``, ``globalContext``,
 ``image``, ``http`` and ``generator``; Protocols of the ports; ``asked``, which calls
-one. Next: functions/resources.py and functions/services.py; program/ports.py names the
-ports, whose adapters live at the edges. May touch: only what the ports reach.
+one. Next: expr/cel/functions/kyverno/resources.py and
+expr/cel/functions/kyverno/services.py; program/ports.py names the ports, whose adapters
+live at the edges. May touch: only what the ports reach.
 Source: kyverno/sdk cel/libs/{resource,globalcontext,imagedata,http};
 docs/behaviour/cel 12.
 """

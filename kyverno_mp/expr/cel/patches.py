@@ -15,7 +15,7 @@ from typing import Final
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import base_library, kyverno_library
 from kyverno_mp.expr.cel.library import Library, function
-from kyverno_mp.expr.cel.link import Constructor
+from kyverno_mp.expr.cel.linking.expressions import Constructor
 from kyverno_mp.expr.cel.types import DYN, STRING, Type, list_of, object_type
 from kyverno_mp.expr.cel.values import (
     Meter,

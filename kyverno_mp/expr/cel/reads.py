@@ -16,7 +16,6 @@ from functools import cache
 from typing import Final
 
 from kyverno_mp.expr.cel.catalogue import base_library
-from kyverno_mp.expr.cel.names import qualified_call
 from kyverno_mp.expr.cel.nodes import (
     Call,
     Const,
@@ -27,6 +26,7 @@ from kyverno_mp.expr.cel.nodes import (
     Node,
     Select,
 )
+from kyverno_mp.expr.cel.syntax.names import qualified_call
 from kyverno_mp.expr.reads import Found, ReadsUnknown, both
 
 _TESTS: Final = frozenset({"all", "exists", "existsOne"})

@@ -1,8 +1,8 @@
 """Derive the CEL types of a kind from its OpenAPI schema.
 
-Room: expr. Takes: Schemas of values/openapi.py. Gives: SchemaRecords: the type of a
-kind, and the fields of its record types, built lazily for the checker.
-Next: compiler/type_check.py. May touch: nothing outside its arguments.
+Room: expr. Takes: Schemas of values/kubernetes/openapi.py. Gives: SchemaRecords: the
+type of a kind, and the fields of its record types, built lazily for the checker. Next:
+compiler/type_check.py. May touch: nothing outside its arguments.
 Source: apiserver pkg/cel/common/schemas.go, pkg/cel/types.go (names of types),
 pkg/cel/escaping.go, pkg/cel/openapi/resolver/refs.go.
 
@@ -14,10 +14,10 @@ import re
 from typing import Final, NamedTuple
 
 from kyverno_mp.expr.cel import types
-from kyverno_mp.expr.cel.parse import RESERVED_WORDS
+from kyverno_mp.expr.cel.syntax.parse import RESERVED_WORDS
 from kyverno_mp.expr.cel.types import Type, list_of, map_of, object_type
 from kyverno_mp.limits import SCHEMA_NESTING_MAX
-from kyverno_mp.values.openapi import COMPONENTS, Schema, Schemas
+from kyverno_mp.values.kubernetes.openapi import COMPONENTS, Schema, Schemas
 
 _INT_OR_STRING: Final = "int-or-string"
 _SIMPLE: Final = {

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.limits import EXPRESSION_BYTES_MAX, STEPS_BETWEEN_CLOCK_CHECKS
-from kyverno_mp.values.duration import quote_text
+from kyverno_mp.values.go.duration import quote_text
 
 Value: TypeAlias = Any
 """A CEL value: JSON data, or one of the classes below or of functions/."""

@@ -13,9 +13,9 @@ from kyverno_mp.expr.conditions.numbers import (
     parse_float,
     parse_int,
 )
-from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.go.duration import float_to_int64
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard, matches
 
 

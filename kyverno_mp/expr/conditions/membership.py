@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.expr.pattern.leaf import match_leaf
-from kyverno_mp.values.gotext import sprint
+from kyverno_mp.values.go.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard, matches
 

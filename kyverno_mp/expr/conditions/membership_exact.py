@@ -11,7 +11,7 @@ from kyverno_mp.expr.conditions.membership import (
     json_strings,
     scalar_text,
 )
-from kyverno_mp.values.gotext import go_type
+from kyverno_mp.values.go.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import matches
 

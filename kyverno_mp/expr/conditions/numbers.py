@@ -9,7 +9,7 @@ import math
 import re
 from typing import Final
 
-from kyverno_mp.values.duration import float_to_int64, parse_duration, wrap_int64
+from kyverno_mp.values.go.duration import float_to_int64, parse_duration, wrap_int64
 from kyverno_mp.values.jsonvalue import Json
 
 # PERF: possessive quantifiers keep these linear on long strings that do not match.

@@ -14,9 +14,9 @@ from kyverno_mp.expr.conditions.numbers import (
     parse_int,
     whole_seconds_ns,
 )
-from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.go.duration import parse_duration
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.semver import parse_version
 
 _VERSION_CHARACTERS_MAX: Final = 1000

@@ -1,7 +1,7 @@
 """Determine what a block of conditions depends on.
 
 Room: expr. Takes: Conditions. Gives: whether its outcome is the same for all rules of a
-request. Next: program/rule, program/batch, compiler/review_reads.
+request. Next: program/rule, program/plans/batch, compiler/review_reads.
 May touch: nothing outside its arguments.
 """
 

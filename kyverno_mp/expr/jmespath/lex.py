@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionInvalid, Where
 from kyverno_mp.expr.compile_budget import spend
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
 
 
 class Token(NamedTuple):

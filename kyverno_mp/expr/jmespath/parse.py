@@ -20,7 +20,7 @@ from kyverno_mp.limits import (
     EXPRESSION_NODES_MAX,
     EXPRESSION_TEXT_BYTES_MAX,
 )
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
 
 _POWERS: Final = {
     "tAssign": 1,

@@ -15,7 +15,7 @@ from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
 
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.limits import JSON_DEPTH_MAX
-from kyverno_mp.values.gotext import float_g
+from kyverno_mp.values.go.gotext import float_g
 from kyverno_mp.values.jsonvalue import Json
 
 _INT: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|[0-9][0-9_]*)")

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kyverno_mp.expr.pattern.nodes import Atom, Range, Term
-from kyverno_mp.values.duration import parse_duration
-from kyverno_mp.values.gotext import float_e, float_f
-from kyverno_mp.values.quantity import Quantity, parse_quantity
+from kyverno_mp.values.go.duration import parse_duration
+from kyverno_mp.values.go.gotext import float_e, float_f
+from kyverno_mp.values.kubernetes.quantity import Quantity, parse_quantity
 from kyverno_mp.values.wildcard import compile_wildcard
 
 _COMPARISONS: Final[dict[str, Callable[[int, int], bool]]] = {

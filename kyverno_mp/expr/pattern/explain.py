@@ -26,7 +26,7 @@ from kyverno_mp.expr.pattern.nodes import (
 )
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, uncharged
-from kyverno_mp.values.gotext import go_type, sprint
+from kyverno_mp.values.go.gotext import go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 PASSED: Final = 0

@@ -24,7 +24,7 @@ from kyverno_mp.expr.pattern.nodes import (
     Node,
     PatternEntry,
 )
-from kyverno_mp.values.gotext import go_type, sprint
+from kyverno_mp.values.go.gotext import go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Finder = Callable[[Json, str], "Mismatch | Misfit | None"]

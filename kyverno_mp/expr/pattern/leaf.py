@@ -16,8 +16,8 @@ from kyverno_mp.expr.pattern.compare import Comparer, compile_term
 from kyverno_mp.expr.pattern.nodes import Leaf, Range, Term
 from kyverno_mp.expr.pattern.text import parse_alternatives
 from kyverno_mp.limits import EXPRESSION_TEXT_BYTES_MAX, PARSE_CACHE_ENTRIES_MAX
-from kyverno_mp.values.duration import float_to_int64
 from kyverno_mp.values.effort import TEXT_LIGHT_MAX, Charge
+from kyverno_mp.values.go.duration import float_to_int64
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 

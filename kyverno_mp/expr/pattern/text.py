@@ -13,8 +13,8 @@ import re2
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.expr.pattern.anchors import GO_SPACE
 from kyverno_mp.expr.pattern.nodes import Atom, Range, Term
-from kyverno_mp.values.duration import parse_duration
-from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.go.duration import parse_duration
+from kyverno_mp.values.kubernetes.quantity import parse_quantity
 
 _END: Final = r"([-|\+]?[0-9]+(?:\.[0-9]+)?[A-Za-z]*)"
 _IN_RANGE: Final = re2.compile(f"{_END}-{_END}")

@@ -26,7 +26,7 @@ from kyverno_mp.values.effort import (
     TEXT_LIGHT_MAX,
     width_of,
 )
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _SCANNED_PER_STEP: Final = 8

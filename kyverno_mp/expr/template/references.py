@@ -14,7 +14,7 @@ from typing import Final
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.compile_budget import spend
 from kyverno_mp.limits import REFERENCES_PRODUCT_MAX, SUBSTITUTION_DEPTH_MAX
-from kyverno_mp.values.gotext import float_f, sprint
+from kyverno_mp.values.go.gotext import float_f, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 _REFERENCE: Final = re.compile(r"\A\$\(.[^ ]*\)|[^\\]\$\(.[^ ]*\)")

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from cryptography import x509
 
-from kyverno_mp.images.certificates import check_readable
 from kyverno_mp.images.documents import base64_bytes, json_value
 from kyverno_mp.images.keys import Unproved, load_certificate
+from kyverno_mp.images.sigstore.certificates import check_readable
 from kyverno_mp.limits import IMAGE_BUNDLE_BYTES_MAX, IMAGE_BUNDLE_PARTS_MAX
 from kyverno_mp.values.jsonvalue import Json
 

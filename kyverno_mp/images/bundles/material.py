@@ -14,8 +14,8 @@ from cryptography import x509
 
 from kyverno_mp.images.documents import base64_bytes, json_value
 from kyverno_mp.images.keys import Unproved, load_certificate
-from kyverno_mp.images.logkeys import LogKey, load_log_key
-from kyverno_mp.images.timestamps import Authority
+from kyverno_mp.images.sigstore.logkeys import LogKey, load_log_key
+from kyverno_mp.images.sigstore.timestamps import Authority
 from kyverno_mp.limits import IMAGE_TRUST_FILES_MAX
 from kyverno_mp.values.jsonvalue import Json
 

@@ -18,8 +18,8 @@ from kyverno_mp.images.bundles.verify import (
     check_bundle,
     statement_of,
 )
-from kyverno_mp.images.identity import searches
 from kyverno_mp.images.keys import Unproved, failed
+from kyverno_mp.images.sigstore.identity import searches
 from kyverno_mp.images.terms import TrustRoot
 from kyverno_mp.limits import IMAGE_BUNDLE_BYTES_MAX
 from kyverno_mp.program.ports import SignatureQuery

@@ -21,7 +21,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 
 from kyverno_mp.images.bundles.bundle import IN_TOTO, Bundle, Entry
 from kyverno_mp.images.bundles.material import Material
-from kyverno_mp.images.certificates import (
+from kyverno_mp.images.documents import base64_bytes, json_value
+from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.sigstore.certificates import (
     OTHER_NAME,
     alternative_names,
     extensions_of,
@@ -29,14 +31,12 @@ from kyverno_mp.images.certificates import (
     pem_of,
     public_key_of,
 )
-from kyverno_mp.images.chains import verified_chain
-from kyverno_mp.images.ctlog import check_scts
-from kyverno_mp.images.documents import base64_bytes, json_value
-from kyverno_mp.images.identity import searches
-from kyverno_mp.images.keys import Unproved
-from kyverno_mp.images.rekor import Promise, check_inclusion, promised_at
-from kyverno_mp.images.rekor_entry import check_logged
-from kyverno_mp.images.timestamps import verified_timestamp
+from kyverno_mp.images.sigstore.chains import verified_chain
+from kyverno_mp.images.sigstore.ctlog import check_scts
+from kyverno_mp.images.sigstore.identity import searches
+from kyverno_mp.images.sigstore.rekor import Promise, check_inclusion, promised_at
+from kyverno_mp.images.sigstore.rekor_entry import check_logged
+from kyverno_mp.images.sigstore.timestamps import verified_timestamp
 from kyverno_mp.program.ports import Identity
 from kyverno_mp.values.jsonvalue import Json
 

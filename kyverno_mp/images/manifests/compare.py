@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import MANIFEST_FIELDS_MAX
-from kyverno_mp.values.gotext import float_g, json_text
+from kyverno_mp.values.go.gotext import float_g, json_text
 from kyverno_mp.values.jsonvalue import Json
 
 _REGISTRY: Final = "docker.io/"

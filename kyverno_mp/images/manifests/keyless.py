@@ -17,17 +17,17 @@ from cryptography import x509
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.bundles.material import parse_material
-from kyverno_mp.images.certificates import (
+from kyverno_mp.images.keys import Unproved, check_of
+from kyverno_mp.images.sigstore.certificates import (
     all_certificates,
     pem_of,
     public_key_of,
     raw_extension,
     subject_names,
 )
-from kyverno_mp.images.chains import check_valid_at, verified_chain
-from kyverno_mp.images.keys import Unproved, check_of
-from kyverno_mp.images.rekor import parse_bundle, verified_bundle
-from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.sigstore.chains import check_valid_at, verified_chain
+from kyverno_mp.images.sigstore.rekor import parse_bundle, verified_bundle
+from kyverno_mp.images.sigstore.rekor_entry import Signed
 from kyverno_mp.images.terms import TrustRoot
 from kyverno_mp.limits import IMAGE_CERTIFICATES_MAX
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor

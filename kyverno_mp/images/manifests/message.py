@@ -17,7 +17,7 @@ from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed, PolicyInvalid
 from kyverno_mp.limits import MANIFEST_BYTES_MAX, MANIFEST_DOCUMENTS_MAX
-from kyverno_mp.policy.yaml_documents import parse_yaml
+from kyverno_mp.policy.reading.yaml_documents import parse_yaml
 from kyverno_mp.values.jsonvalue import Json
 
 _GZIP: Final = b"\x1f\x8b"

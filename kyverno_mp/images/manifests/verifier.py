@@ -21,7 +21,7 @@ from kyverno_mp.images.terms import NoTrustRoot, TrustRoot
 from kyverno_mp.limits import MANIFEST_CANDIDATES_MAX, MANIFEST_SIGNATURES_MAX
 from kyverno_mp.policy.fields.image_verification import KeylessAttestor
 from kyverno_mp.program.ports import ManifestAnswer, ManifestQuery
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import AuthorityInformationAccessOID, ExtensionOID, NameOID
 from cryptography.x509.oid import ExtendedKeyUsageOID as Usage
 
-from kyverno_mp.images.certificates import check_readable
 from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.sigstore.certificates import check_readable
 from kyverno_mp.limits import IMAGE_NOTARY_CERTIFICATES_MAX
 
 _E = TypeVar("_E", bound=x509.ExtensionType)

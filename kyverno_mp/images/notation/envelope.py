@@ -25,10 +25,10 @@ from kyverno_mp.images.notation.chain import (
     names_revocation,
 )
 from kyverno_mp.images.notation.records import NUMBERS, X509, Refused, Signed, Target
-from kyverno_mp.images.timestamps import verified_token
+from kyverno_mp.images.sigstore.timestamps import verified_token
 from kyverno_mp.limits import IMAGE_ENVELOPE_BYTES_MAX
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
-from kyverno_mp.values.gotext import json_string
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.go.gotext import json_string
 
 _PLUGIN: Final = "io.cncf.notary.verificationPlugin"
 _PAYLOAD: Final = "application/vnd.cncf.notary.payload.v1+json"

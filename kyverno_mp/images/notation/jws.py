@@ -31,7 +31,7 @@ from kyverno_mp.images.notation.records import (
     is_signed,
 )
 from kyverno_mp.limits import IMAGE_NOTARY_CERTIFICATES_MAX
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
 from kyverno_mp.values.jsonvalue import Json
 
 MEDIA_TYPE: Final = "application/jose+json"

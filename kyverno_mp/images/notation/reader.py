@@ -21,7 +21,7 @@ from kyverno_mp.images.notation.envelope import check_envelope
 from kyverno_mp.images.notation.records import Refused, Target
 from kyverno_mp.limits import IMAGE_NOTARY_SIGNATURES_MAX
 from kyverno_mp.registry.reference import Reference
-from kyverno_mp.values.gotext import json_string
+from kyverno_mp.values.go.gotext import json_string
 from kyverno_mp.values.jsonvalue import Json
 
 _SIGNATURE_TYPE: Final = "application/vnd.cncf.notary.signature"

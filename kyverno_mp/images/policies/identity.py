@@ -11,9 +11,9 @@ from typing import Final
 
 from cryptography import x509
 
-from kyverno_mp.images.certificates import raw_extension, subject_names
-from kyverno_mp.images.identity import searches
 from kyverno_mp.images.keys import failed
+from kyverno_mp.images.sigstore.certificates import raw_extension, subject_names
+from kyverno_mp.images.sigstore.identity import searches
 from kyverno_mp.program.ports import Identity
 
 _ISSUER: Final = "1.3.6.1.4.1.57264.1.1"

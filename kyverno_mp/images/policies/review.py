@@ -27,7 +27,6 @@ from kyverno_mp.images.bundles.bundle import Bundle, parse
 from kyverno_mp.images.bundles.verify import Demands, check_bundle, statement_of
 from kyverno_mp.images.cosign import verified_payloads, verified_statements
 from kyverno_mp.images.keys import Unproved, failed
-from kyverno_mp.images.log_search import Send, search_log
 from kyverno_mp.images.policies import notary
 from kyverno_mp.images.policies.cosign import (
     annotated,
@@ -39,8 +38,9 @@ from kyverno_mp.images.policies.data import ReadImage, read_image
 from kyverno_mp.images.policies.identity import check_identities
 from kyverno_mp.images.policies.statements import payloads_of
 from kyverno_mp.images.policies.trust import PolicyTrust
-from kyverno_mp.images.proof import Layer, Terms
-from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.sigstore.log_search import Send, search_log
+from kyverno_mp.images.sigstore.proof import Layer, Terms
+from kyverno_mp.images.sigstore.rekor_entry import Signed
 from kyverno_mp.limits import IMAGE_POLICY_BYTES_MAX
 from kyverno_mp.program.image_policies.ports import (
     AttestorQuery,

@@ -13,13 +13,13 @@ from typing import Final, Protocol
 
 from kyverno_mp.images.documents import base64_bytes
 from kyverno_mp.images.keys import failed
-from kyverno_mp.images.terms import TrustRoot
-from kyverno_mp.images.trust_root import (
+from kyverno_mp.images.sigstore.trust_root import (
     PUBLIC_MIRROR,
     Fetch,
     TufTrustRoot,
     public_root,
 )
+from kyverno_mp.images.terms import TrustRoot
 from kyverno_mp.limits import IMAGE_TRUST_BYTES_MAX, IMAGE_TRUST_ROOTS_MAX
 from kyverno_mp.program.image_policies.ports import TufQuery
 

@@ -17,10 +17,10 @@ from kyverno_mp.kube.lease import Election
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
+from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import keys
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
-from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.status import StatusReader
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.queues.reconcile import Request

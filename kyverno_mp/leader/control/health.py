@@ -2,7 +2,7 @@
 
 Room: leader. Takes: whether callers trust us, the age of the policies, the unreadable
 resources. Gives: LeaderHealth (written), reasons_against, stale_resources.
-Next: process/health.py answers probes with it.
+Next: process/roles/health.py answers probes with it.
 May touch: ``leader_health.json`` in the runtime folder.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (readiness: the
 certificate verifies now).

@@ -43,12 +43,12 @@ from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader import loop
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
 from kyverno_mp.leader.configuration import ClusterConfiguration, last_published
+from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import shutdown
 from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
-from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.results.reports import EphemeralPair
 from kyverno_mp.leader.results.writer import ResultWriter
 from kyverno_mp.leader.sources import Sources

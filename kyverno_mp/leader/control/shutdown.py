@@ -1,7 +1,7 @@
 """The shutdown handshake: the supervisor asks a role to deregister before the stop.
 
 Room: leader. Takes: nothing. Gives: the request signal, the mark of completion.
-Next: process/supervisor.py asks, leader/control/run.py answers.
+Next: process/supervision/supervisor.py asks, leader/control/run.py answers.
 May touch: the files ``deregistered-<role>`` in the runtime folder.
 Source: docs/behaviour/controllers 3.7.
 

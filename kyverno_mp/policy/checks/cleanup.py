@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.policy.checks.exception import check_no_user_info
-from kyverno_mp.policy.checks.rule import check_block
+from kyverno_mp.policy.checks.rules.rule import check_block
+from kyverno_mp.policy.checks.rules.subject import Problems, invalid, plain
+from kyverno_mp.policy.checks.rules.variables import syntax_errors
 from kyverno_mp.policy.checks.spec import NAME_BYTES_MAX
-from kyverno_mp.policy.checks.subject import Problems, invalid, plain
-from kyverno_mp.policy.checks.variables import syntax_errors
-from kyverno_mp.policy.cleanup_policy import (
+from kyverno_mp.policy.documents.cleanup_policy import (
     BUDGET,
     DRY_RUN,
     DRY_RUN_EXPECTED,
@@ -29,12 +29,12 @@ from kyverno_mp.policy.fields.match import MatchFilters
 from kyverno_mp.policy.ports import ClusterView, FoundKind, PermissionTarget
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.budget import budget_problem
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
 if TYPE_CHECKING:
     # PERF: the start of the command line.
-    from kyverno_mp.policy.cel_policies import DeletingPolicy
+    from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy
 
 _SOME_YEAR_S: Final = 1767225600
 """2026: every five years from here have a 29 February."""

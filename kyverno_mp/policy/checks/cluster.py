@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from kyverno_mp.errors import DependencyError
-from kyverno_mp.policy.checks.kinds import kinds_of
-from kyverno_mp.policy.checks.subject import Problems, Subject, plain
-from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.checks.rules.kinds import kinds_of
+from kyverno_mp.policy.checks.rules.subject import Problems, Subject, plain
+from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.mutation import ForEachGeneration, Generation
 from kyverno_mp.policy.ports import ClusterView, PermissionTarget
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.kinds import KindSelector, parse_kind
+from kyverno_mp.values.kubernetes.kinds import KindSelector, parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _SYNCHRONIZING: Final = ("list", "get")

@@ -1,12 +1,12 @@
 """Decide whether a rule's exclude block removes all of its match block.
 
-Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rule.py. May touch:
+Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rules/rule.py. May touch:
 nothing outside its arguments.
 Source: docs/behaviour/engine 10.5 (exclude covers match); Kyverno
 ValidateMatchExcludeConflict.
 """
 
-from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.match import MatchResources
 from kyverno_mp.policy.fields.meta import LabelSelector
 from kyverno_mp.values.wildcard import matches

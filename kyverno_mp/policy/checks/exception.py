@@ -4,9 +4,14 @@ Room: policy. Takes: PolicyException. Gives: problems. Next: policy/check.py. Ma
 nothing outside its arguments. Source: docs/behaviour/engine 8.7 (admission validation).
 """
 
-from kyverno_mp.policy.checks.rule import check_standard
-from kyverno_mp.policy.checks.subject import Problems, forbidden, invalid, required
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.checks.rules.rule import check_standard
+from kyverno_mp.policy.checks.rules.subject import (
+    Problems,
+    forbidden,
+    invalid,
+    required,
+)
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.match import MatchFilters
 
 

@@ -10,14 +10,19 @@ from typing import Final
 
 from kyverno_mp.errors import ExpressionInvalid
 from kyverno_mp.expr.jmespath.parse import parse
-from kyverno_mp.policy.checks.subject import Problems, forbidden, invalid, required
-from kyverno_mp.policy.global_context_entry import (
+from kyverno_mp.policy.checks.rules.subject import (
+    Problems,
+    forbidden,
+    invalid,
+    required,
+)
+from kyverno_mp.policy.documents.global_context_entry import (
     ExternalAPICall,
     GlobalContextEntry,
     KubernetesResource,
     Projection,
 )
-from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.go.duration import parse_duration
 
 _ONE_SOURCE: Final = (
     "A global context entry should either have KubernetesResource or APICall"

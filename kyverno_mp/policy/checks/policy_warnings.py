@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.policy.checks.conditions import deprecated_operators
-from kyverno_mp.policy.checks.subject import Subject
-from kyverno_mp.policy.cluster_policy import AUTOGEN_ANNOTATION, Rule
+from kyverno_mp.policy.checks.rules.conditions import deprecated_operators
+from kyverno_mp.policy.checks.rules.subject import Subject
+from kyverno_mp.policy.documents.cluster_policy import AUTOGEN_ANNOTATION, Rule
 from kyverno_mp.policy.fields.validation import FailureActionOverride
 from kyverno_mp.policy.kinds import bare_kind
 

@@ -7,14 +7,14 @@ admission).
 
 from typing import Final
 
-from kyverno_mp.policy.checks.subject import (
+from kyverno_mp.policy.checks.rules.subject import (
     Problems,
     Subject,
     forbidden,
     invalid,
     plain,
 )
-from kyverno_mp.policy.cluster_policy import AUTOGEN_ANNOTATION, Spec
+from kyverno_mp.policy.documents.cluster_policy import AUTOGEN_ANNOTATION, Spec
 from kyverno_mp.policy.fields.validation import FailureActionOverride
 from kyverno_mp.policy.problems import Problem
 from kyverno_mp.values.wildcard import contains_wildcard, matches

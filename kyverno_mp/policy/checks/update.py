@@ -11,13 +11,13 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.policy.checks.subject import Problems, Subject, plain
-from kyverno_mp.policy.checks.variables import (
+from kyverno_mp.policy.checks.rules.subject import Problems, Subject, plain
+from kyverno_mp.policy.checks.rules.variables import (
     has_variables,
     user_info_errors,
     variable_errors,
 )
-from kyverno_mp.policy.cluster_policy import AnyPolicy, Rule
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule
 from kyverno_mp.policy.fields.match import MatchResources
 
 _SYNC: Final = (

@@ -8,12 +8,12 @@ Source: docs/behaviour/controllers 1.2 (v2beta1 differences); docs/behaviour/eng
 
 from typing import Final
 
-from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.crd.declared import Variant
-from kyverno_mp.policy.decode import REMOVED_IN_BETA
+from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.conditions import AnyAllConditionsV2
 from kyverno_mp.policy.fields.record import Fields
 from kyverno_mp.policy.fields.validation import Validation
+from kyverno_mp.policy.reading.decode import REMOVED_IN_BETA
 
 
 class DenyV2(Fields, frozen=True):

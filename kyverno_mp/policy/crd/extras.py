@@ -9,9 +9,13 @@ Source: docs/behaviour/controllers 1.2 to 1.5; Kubernetes "merge strategy" marke
 from collections.abc import Mapping
 from typing import Final
 
-from kyverno_mp.policy.cluster_policy import Spec, WebhookConfiguration
 from kyverno_mp.policy.crd.notation import Schema, one_of
-from kyverno_mp.policy.exception import ExceptionSpec
+from kyverno_mp.policy.documents.cluster_policy import Spec, WebhookConfiguration
+from kyverno_mp.policy.documents.exception import ExceptionSpec
+from kyverno_mp.policy.documents.global_context_entry import (
+    ExternalAPICall,
+    GlobalContextSpec,
+)
 from kyverno_mp.policy.fields.context import ContextEntry
 from kyverno_mp.policy.fields.image_verification import Rekor
 from kyverno_mp.policy.fields.match import (
@@ -28,7 +32,6 @@ from kyverno_mp.policy.fields.validation import (
     ParamKind,
     ParamRef,
 )
-from kyverno_mp.policy.global_context_entry import ExternalAPICall, GlobalContextSpec
 
 _ATOMIC_MAP: Final[Schema] = {"x-kubernetes-map-type": "atomic"}
 _ATOMIC_LIST: Final[Schema] = {"x-kubernetes-list-type": "atomic"}

@@ -7,7 +7,6 @@ Source: docs/behaviour/controllers 1.2 (status), 1.3, 1.5.
 
 from typing import Final
 
-from kyverno_mp.policy.cluster_policy import Rule
 from kyverno_mp.policy.crd.declared import derive
 from kyverno_mp.policy.crd.notation import (
     BOOLEAN,
@@ -18,6 +17,7 @@ from kyverno_mp.policy.crd.notation import (
     items,
     record,
 )
+from kyverno_mp.policy.documents.cluster_policy import Rule
 
 _CONDITIONS: Final = items(CONDITION)
 

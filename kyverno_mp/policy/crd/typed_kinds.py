@@ -11,16 +11,16 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.policy.cleanup_policy import CleanupSpec
-from kyverno_mp.policy.cluster_policy import Spec
 from kyverno_mp.policy.crd import status
 from kyverno_mp.policy.crd.beta import BETA
 from kyverno_mp.policy.crd.declared import AS_DECLARED, Variant, derive
 from kyverno_mp.policy.crd.kind import AGE, Column, Kind, Version, age
 from kyverno_mp.policy.crd.notation import Fields, Schema
 from kyverno_mp.policy.crd.update_request import UPDATE_REQUEST, UPDATE_REQUEST_V1BETA1
-from kyverno_mp.policy.exception import ExceptionSpec
-from kyverno_mp.policy.global_context_entry import GlobalContextSpec
+from kyverno_mp.policy.documents.cleanup_policy import CleanupSpec
+from kyverno_mp.policy.documents.cluster_policy import Spec
+from kyverno_mp.policy.documents.exception import ExceptionSpec
+from kyverno_mp.policy.documents.global_context_entry import GlobalContextSpec
 
 _READY: Final = '.status.conditions[?(@.type == "Ready")]'
 _POLICY_COLUMNS: Final = (

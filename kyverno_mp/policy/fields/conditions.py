@@ -1,8 +1,8 @@
 """Declare conditions: ``any`` and ``all`` lists of key, operator, value.
 
 Room: policy. Takes: nothing. Gives: AnyAllConditions (kyverno.io/v1 operators) and
-AnyAllConditionsV2. Next: rules, exceptions, clean-up policies; compiler/conditions.
-May touch: nothing outside its arguments.
+AnyAllConditionsV2. Next: rules, exceptions, clean-up policies;
+compiler/rules/conditions. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 4; docs/behaviour/controllers 1.2 (Condition).
 """
 

@@ -1,7 +1,7 @@
 """Define how all typed documents decode: camelCase, closed, frozen.
 
 Room: policy. Takes: nothing. Gives: ``Fields``, the base of every declared record.
-Next: the other records in this folder, read by policy/shape.py and msgspec.
+Next: the other records in this folder, read by policy/reading/shape.py and msgspec.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.2 (fields), Kubernetes field naming.
 """

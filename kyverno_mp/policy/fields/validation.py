@@ -1,7 +1,7 @@
 """Declare the body of a validate rule.
 
 Room: policy. Takes: nothing. Gives: Validation and its parts. Next: rules;
-compiler/body. Patterns and assertion trees are free-form.
+compiler/rules/body. Patterns and assertion trees are free-form.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 5 and 6; docs/behaviour/controllers 1.2 (Validation).
 """

@@ -14,7 +14,7 @@ from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.selector import labels_of
 
 
 def bindings_of(

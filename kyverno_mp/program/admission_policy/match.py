@@ -14,7 +14,7 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.selector import LabelTest, compile_selector, labels_of
+from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
 
 _NAMESPACES = ("", "v1", "namespaces")
 _SELECTORS_KEPT_MAX: Final = 64

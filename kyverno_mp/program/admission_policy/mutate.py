@@ -38,8 +38,12 @@ from kyverno_mp.program.context.cel_scope import (
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.values.dotted import merged
-from kyverno_mp.values.json_patch import apply_patch, check_operations, is_failed_test
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_patch import (
+    apply_patch,
+    check_operations,
+    is_failed_test,
+)
 
 _DONE = "mutation is successfully applied"
 _OPERATIONS = ("add", "copy", "move", "remove", "replace", "test")

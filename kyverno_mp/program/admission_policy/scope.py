@@ -7,7 +7,7 @@ Source: docs/behaviour/cli 21.
 
 from collections.abc import Sequence
 
-from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.program.context.cel_scope import (

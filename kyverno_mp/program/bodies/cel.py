@@ -16,7 +16,7 @@ from kyverno_mp.errors import (
     ExpressionFailed,
     InputError,
 )
-from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.ir.cel import CelIR, NamedExpressionIR
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.cel_authorizer import authorizer_of

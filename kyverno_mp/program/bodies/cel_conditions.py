@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.expr.cel.program import Budget
+from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.values import over_budget
 from kyverno_mp.ir.cel import NamedExpressionIR
 from kyverno_mp.limits import EXPRESSION_BYTES_MAX

@@ -17,7 +17,7 @@ from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.selector import labels_of
 
 _STEPS_PER_OBJECT: Final = 4
 

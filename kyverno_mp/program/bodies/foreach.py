@@ -22,7 +22,7 @@ from kyverno_mp.program.bodies.pattern import AnyPatternBody, PatternBody
 from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.words import Message
-from kyverno_mp.values.gotext import go_type
+from kyverno_mp.values.go.gotext import go_type
 from kyverno_mp.values.jsonvalue import Json
 
 _STEPS_PER_ELEMENT = 8

@@ -17,7 +17,7 @@ SKIPPED: Final = 2
 EXPLAIN: Final = 3
 """Neither pass nor skip on the fast path: run the explaining program."""
 UNMATCHED: Final = 4
-"""In program/batch: the rule had no result."""
+"""In program/plans/batch: the rule had no result."""
 FAILED: Final = 5
 """The fast path knows that the rule failed, and where: no need to explain."""
 

@@ -15,9 +15,9 @@ from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, PASSED, Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.pod_security.decoded import as_decoded
 from kyverno_mp.program.pod_security.evaluate import evaluate, passes
-from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.effort import weigh
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.containers import count_containers
 
 _STEPS_PER_CONTAINER: Final = 8
 """Estimated steps to check quickly that a container complies with all controls."""

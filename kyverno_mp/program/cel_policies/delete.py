@@ -1,7 +1,7 @@
 """Decide whether a DeletingPolicy deletes an object.
 
 Room: program. Takes: DeletingPolicyIR linked once; Facts. Gives: ``selects``, and its
-two parts. Next: cli/apply/cel_stages.py, cleanup/deleting.py.
+two parts. Next: cli/apply/stages/cel.py, cleanup/deleting.py.
 May touch: what the ports of CEL reach.
 Source: docs/behaviour/cel 10.3; Kyverno
 pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.

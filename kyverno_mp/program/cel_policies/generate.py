@@ -1,7 +1,7 @@
 """Evaluate GeneratingPolicies, whose expressions generate objects through a port.
 
 Room: program. Takes: GeneratingPolicyIR linked once; Facts. Gives: a RuleResult, None
-if nothing matches. Next: cli/apply/cel_stages.py. May touch: what the ports of CEL
+if nothing matches. Next: cli/apply/stages/cel.py. May touch: what the ports of CEL
 reach.
 Source: docs/behaviour/cel 10.2; Kyverno
 pkg/cel/policies/gpol/{compiler/policy.go,engine/engine.go}.

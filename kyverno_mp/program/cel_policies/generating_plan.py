@@ -21,8 +21,8 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
 from kyverno_mp.program.cel_policies.delete import any_operation
+from kyverno_mp.program.generate.triggers import CEL_GENERATE, Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import CEL_GENERATE, Triggered
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.plan import UNKNOWN, is_in_namespace
 from kyverno_mp.program.validating_policy.source import CelSource

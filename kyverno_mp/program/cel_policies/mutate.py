@@ -1,7 +1,7 @@
 """Mutate objects by MutatingPolicies.
 
 Room: program. Takes: MutatingPolicyIR linked once; Facts. Gives: an answer for the
-policy and each of its autogen copies. Next: cli/apply/cel_stages.py.
+policy and each of its autogen copies. Next: cli/apply/stages/cel.py.
 May touch: what the ports of CEL reach.
 Source: docs/behaviour/cel 10.1, 12d; Kyverno
 pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go}.
@@ -42,8 +42,8 @@ from kyverno_mp.program.validating_policy.evaluate import (
     exempt,
 )
 from kyverno_mp.program.validating_policy.scope import Facts
-from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import whole_numbers
 from kyverno_mp.values.typed.schema import Schemas, built_in
 
 _EVERYTHING = ConstraintsIR()

@@ -30,11 +30,11 @@ from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.generate.triggers import CEL_MUTATE, Triggered
 from kyverno_mp.program.mutation import answer_patch
-from kyverno_mp.program.planner import SLOW
+from kyverno_mp.program.plans.planner import SLOW
 from kyverno_mp.program.request import Request, copy_of
 from kyverno_mp.program.result import PolicyResponse, RuleResult
-from kyverno_mp.program.triggers import CEL_MUTATE, Triggered
 from kyverno_mp.program.validating_policy.plan import (
     UNKNOWN,
     bound,
@@ -43,8 +43,8 @@ from kyverno_mp.program.validating_policy.plan import (
 )
 from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
 from kyverno_mp.program.validating_policy.source import CelSource
-from kyverno_mp.values.json_diff import Operation
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_diff import Operation
 
 Resource = dict[str, Json]
 _FAIL: Final = "Fail"

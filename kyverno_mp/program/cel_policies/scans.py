@@ -1,8 +1,8 @@
 """Decide which MutatingPolicies a scan evaluates, and what a scan finds.
 
 Room: program. Takes: MutatingPolicyIR; a linked policy and an object. Gives:
-is_scanned, is_derived, scanned_results. Next: reports/plan.py, reports/mutating.py.
-May touch: what the ports of CEL reach.
+is_scanned, is_derived, scanned_results. Next: reports/plan.py,
+reports/policies/mutating.py. May touch: what the ports of CEL reach.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/behaviour/cel 10.1 (background
 report); Kyverno pkg/controllers/report/utils/scanner.go.
 """
@@ -18,7 +18,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
 from kyverno_mp.program.validating_policy.scope import Facts, names_any
-from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.patches.json_equal import same
 
 _NOT_APPLIED: Final = "mutation is not applied"
 

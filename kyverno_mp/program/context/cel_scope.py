@@ -14,10 +14,10 @@ from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import base_library
 from kyverno_mp.expr.cel.functions.authorization import Authorizer, nobody_to_ask
 from kyverno_mp.expr.cel.library import Library
-from kyverno_mp.expr.cel.link import Constructor
+from kyverno_mp.expr.cel.linking.expressions import Constructor
+from kyverno_mp.expr.cel.linking.program import Budget, Program, link_expression
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.patches import CONSTRUCTORS, patch_library
-from kyverno_mp.expr.cel.program import Budget, Program, link_expression
 from kyverno_mp.expr.cel.values import CelFailed, Record, RuleBudget, Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel import NamedExpressionIR

@@ -24,7 +24,7 @@ from kyverno_mp.ir.rules import (
 )
 from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ClusterData
-from kyverno_mp.values.gotext import go_type, sprint
+from kyverno_mp.values.go.gotext import go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 

@@ -26,11 +26,11 @@ from kyverno_mp.program.context.entries import LinkedEntries, LinkedEntry, link_
 from kyverno_mp.program.context.request_root import request_root
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.containers import count_containers
 from kyverno_mp.values.dotted import merged
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, weigh
-from kyverno_mp.values.image import extract_images
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.containers import count_containers
+from kyverno_mp.values.kubernetes.image import extract_images
 
 if TYPE_CHECKING:
     from kyverno_mp.program.context.cel_scope import Shared

@@ -22,7 +22,7 @@ from kyverno_mp.program.generate.target import DownstreamTarget, target_of, text
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.selector import labels_of
 
 _MAP_STEPS: Final = 4
 """The minimum charge for the copy of a map."""

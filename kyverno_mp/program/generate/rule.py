@@ -1,7 +1,7 @@
 """Run one generate rule on one trigger: does it apply, and what does it generate?
 
 Room: program.generate. Takes: RuleIR linked once; Request and RuleContext. Gives:
-RuleResult of the filter, Generated objects. Next: program/generation.
+RuleResult of the filter, Generated objects. Next: program/generate/generation.
 May touch: the cluster data only through program/ports.py.
 Source: docs/behaviour/engine 0.4, 1.7; docs/behaviour/controllers 5.4; Kyverno
 pkg/engine/background.go, pkg/background/generate/generator.go.

@@ -18,8 +18,8 @@ from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.own_namespace import is_outside
 from kyverno_mp.program.ports import ObjectQuery
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import parse_kind
-from kyverno_mp.values.selector import (
+from kyverno_mp.values.kubernetes.kinds import parse_kind
+from kyverno_mp.values.kubernetes.selector import (
     check_selector,
     compile_selector,
     labels_of,

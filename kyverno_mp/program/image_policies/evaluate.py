@@ -2,7 +2,7 @@
 
 Room: program. Takes: ImageValidatingPolicyIR linked once; Facts, PolicyImages. Gives:
 an Answer for the policy and each of its autogen copies. Next: plan.py,
-cli/apply/image_policies.py.
+cli/apply/stages/image_policies.py.
 May touch: what the ports reach.
 Source: docs/behaviour/cel 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine.go.
@@ -19,7 +19,7 @@ from kyverno_mp.errors import (
     ExpressionFailed,
 )
 from kyverno_mp.expr.cel.catalogue import kyverno_library
-from kyverno_mp.expr.cel.functions.image_verification import (
+from kyverno_mp.expr.cel.functions.kyverno.image_verification import (
     CONTEXT,
     Attestor,
     VerifierContext,

@@ -14,9 +14,9 @@ from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import base_library
 from kyverno_mp.expr.cel.environment import Environment
-from kyverno_mp.expr.cel.functions import images
+from kyverno_mp.expr.cel.functions.kyverno import images
 from kyverno_mp.expr.cel.library import Library
-from kyverno_mp.expr.cel.program import (
+from kyverno_mp.expr.cel.linking.program import (
     Budget,
     Program,
     compile_expression,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import DeadlinePassed, DependencyError, ExpressionFailed
-from kyverno_mp.expr.cel.functions.image_verification import Attestor
+from kyverno_mp.expr.cel.functions.kyverno.image_verification import Attestor
 from kyverno_mp.expr.cel.values import CelFailed
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.image_policies import AttestationIR

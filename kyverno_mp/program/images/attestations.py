@@ -26,7 +26,7 @@ from kyverno_mp.program.images.attestors import BlockReader
 from kyverno_mp.program.images.selection import Image
 from kyverno_mp.values.dotted import merged
 from kyverno_mp.values.effort import weigh
-from kyverno_mp.values.gotext import sprint
+from kyverno_mp.values.go.gotext import sprint
 from kyverno_mp.values.jsonvalue import Json
 
 

@@ -1,7 +1,7 @@
 """Read what an earlier webhook path of the same request has recorded about images.
 
 Room: program.images. Takes: the changed object, the policies of earlier paths. Gives:
-outcomes by reference. Next: program/mutation_plan. May touch: nothing outside its
+outcomes by reference. Next: program/plans/mutation_plan. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/images 2.7 (one record for all policies); docs/differences.md.
 
@@ -26,7 +26,7 @@ from kyverno_mp.program.images.outcomes import ANNOTATION
 from kyverno_mp.program.images.rule import LinkedImageRule
 from kyverno_mp.program.images.selection import is_among
 from kyverno_mp.program.rule_gate import matches_at_own_cost
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
 from kyverno_mp.values.jsonvalue import Json
 
 _STATUSES: Final = frozenset({result.PASS, result.FAIL, result.SKIP})

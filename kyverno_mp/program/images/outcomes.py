@@ -15,8 +15,8 @@ from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.images.selection import Image, images_of, is_among
-from kyverno_mp.values.gojson import JsonInvalid, decode_json
-from kyverno_mp.values.gotext import json_text
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 ANNOTATION: Final = "kyverno.io/verify-images"

@@ -2,7 +2,7 @@
 
 Room: program.images. Takes: RuleIR linked once; Request and RuleContext per review; the
 ImageState of the object. Gives: RuleResults; the state has the changed object.
-Next: program/image_verification. May touch: registries through program/ports.py.
+Next: program/images/verification. May touch: registries through program/ports.py.
 Source: docs/behaviour/images 2.2-2.5, 2.7; docs/behaviour/engine 0.5, 8.7.
 """
 
@@ -30,9 +30,9 @@ from kyverno_mp.program.ports import ReviewedImages
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import RuleGate, excepted
-from kyverno_mp.values.json_patch import apply_patch
-from kyverno_mp.values.json_pointer import decoded, entry_at
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_patch import apply_patch
+from kyverno_mp.values.patches.json_pointer import decoded, entry_at
 
 _RECORDED: Final = {result.PASS: result.PASS, result.SKIP: result.SKIP}
 _MISSING: Final = object()

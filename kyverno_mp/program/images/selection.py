@@ -11,9 +11,9 @@ from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
 from kyverno_mp.expr.jmespath.query import search
 from kyverno_mp.ir.rules import VerifyImagesIR
 from kyverno_mp.program.context.rule_context import RuleContext
-from kyverno_mp.values.containers import count_containers
-from kyverno_mp.values.image import list_images
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.containers import count_containers
+from kyverno_mp.values.kubernetes.image import list_images
 from kyverno_mp.values.wildcard import matches
 
 _STEPS_PER_IMAGE: Final = 20

@@ -19,7 +19,7 @@ from kyverno_mp.program.matching.subject import (
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX, Charge
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.selector import compile_selector, labels_of
+from kyverno_mp.values.kubernetes.selector import compile_selector, labels_of
 from kyverno_mp.values.wildcard import compile_wildcard, contains_wildcard
 
 Test: TypeAlias = Callable[[Request, dict[str, Json]], bool]

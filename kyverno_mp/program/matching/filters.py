@@ -16,7 +16,7 @@ from kyverno_mp.policy.resource_filters import filters_in
 from kyverno_mp.program.matching.kind import KindKey
 from kyverno_mp.program.matching.subject import metadata_of, resource_namespace
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.wildcard import compile_wildcard, matches
 
 _NAMESPACE_KIND: Final = ("", "v1", "Namespace")

@@ -1,8 +1,9 @@
 """Process the anchors of a strategic merge patch against its object.
 
 Room: program.mutate. Takes: a patch with variables substituted, an object. Gives: the
-patch to merge, None when a condition does not hold. Next: values/strategic_merge.
-May touch: nothing outside its arguments; the patch is copied first.
+patch to merge, None when a condition does not hold. Next:
+values/patches/strategic_merge. May touch: nothing outside its arguments; the patch is
+copied first.
 Source: docs/behaviour/engine 7.3; Kyverno
 pkg/engine/mutate/patch/strategicPreprocessing.go.
 
@@ -21,10 +22,10 @@ from kyverno_mp.expr.pattern.anchors import ADD_IF_NOT_PRESENT, parse_anchor
 from kyverno_mp.expr.pattern.nodes import CONDITION, GLOBAL
 from kyverno_mp.expr.pattern.parse import cached_program, check_depth
 from kyverno_mp.limits import PARSE_CACHE_ENTRIES_MAX
-from kyverno_mp.values.json_equal import whole_numbers
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.merge_list import ABSENT, text_of
-from kyverno_mp.values.node_kind import MAPPING, SEQUENCE, wrong_kind_text
+from kyverno_mp.values.patches.json_equal import whole_numbers
+from kyverno_mp.values.patches.merge_list import ABSENT, text_of
+from kyverno_mp.values.patches.node_kind import MAPPING, SEQUENCE, wrong_kind_text
 from kyverno_mp.values.spending import ENTRY_BYTES, FREE, POINTER_BYTES, Spender
 
 _ANCHORS: Final = frozenset((CONDITION, GLOBAL, ADD_IF_NOT_PRESENT))

@@ -26,8 +26,8 @@ from kyverno_mp.program.mutate.patch import (
     not_substituted,
 )
 from kyverno_mp.program.mutate.row import OBJECT, Frame, object_path
-from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import same
 from kyverno_mp.values.spending import Spender
 
 _ELEMENT_STEPS = 20

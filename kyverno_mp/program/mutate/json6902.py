@@ -18,11 +18,15 @@ from kyverno_mp.limits import (
     PATCH_TEXT_KEPT_BYTES_MAX,
     PATCH_TEXTS_KEPT_MAX,
 )
-from kyverno_mp.values.json_additions import Additions, add_all, link_additions
-from kyverno_mp.values.json_equal import same, whole_numbers
-from kyverno_mp.values.json_patch import Operation, apply_patch, check_operations
-from kyverno_mp.values.json_pointer import tokens_of
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_additions import Additions, add_all, link_additions
+from kyverno_mp.values.patches.json_equal import same, whole_numbers
+from kyverno_mp.values.patches.json_patch import (
+    Operation,
+    apply_patch,
+    check_operations,
+)
+from kyverno_mp.values.patches.json_pointer import tokens_of
 from kyverno_mp.values.spending import Spender
 
 _PART_BYTES = 64

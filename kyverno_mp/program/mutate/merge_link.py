@@ -58,8 +58,8 @@ from kyverno_mp.program.mutate.merge_steps import (
     shared_addition,
 )
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.merge_keys import PLAIN, Shape
-from kyverno_mp.values.merge_list import ABSENT
+from kyverno_mp.values.patches.merge_keys import PLAIN, Shape
+from kyverno_mp.values.patches.merge_list import ABSENT
 from kyverno_mp.values.spending import FREE, Spender
 
 _NAME = "name"

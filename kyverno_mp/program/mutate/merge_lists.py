@@ -26,11 +26,11 @@ from kyverno_mp.program.mutate.merge_steps import (
     plain,
     repeated,
 )
-from kyverno_mp.values.json_equal import same_paid
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.merge_keys import Shape
-from kyverno_mp.values.merge_list import ABSENT
-from kyverno_mp.values.strategic_merge import merge_value
+from kyverno_mp.values.patches.json_equal import same_paid
+from kyverno_mp.values.patches.merge_keys import Shape
+from kyverno_mp.values.patches.merge_list import ABSENT
+from kyverno_mp.values.patches.strategic_merge import merge_value
 
 _ELEMENT_STEPS: Final = 6
 _LONG: Final = 64

@@ -2,13 +2,13 @@
 
 Room: program.mutate. Takes: a strategic merge with Holes, or the operations of a JSON
 patch; the Shape of the object's kind. Gives: marks on Reads, the places it writes.
-Next: program/mutation_reads.
+Next: program/recall/mutation_reads.
 May touch: nothing outside its arguments.
-Source: program/mutate/merge_link and values/json_additions, whose steps these marks
-follow; checked by tests/fuzz/test_mutation_recall_fuzz.py.
+Source: program/mutate/merge_link and values/patches/json_additions, whose steps these
+marks follow; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 
 Marking too much is always correct. A patch with a feature that merge_link leaves to the
-general algorithm may be marked wrongly: program/mutation_recall never uses its result.
+general algorithm may be marked wrongly: program/recall/mutations never uses its result.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ from typing import Final
 from kyverno_mp.expr.pattern.anchors import ADD_IF_NOT_PRESENT
 from kyverno_mp.expr.reads import Reads, ReadsUnknown
 from kyverno_mp.program.mutate.anchors import anchor_of, has_anchors
-from kyverno_mp.values.json_additions import Addition
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.merge_keys import PLAIN, Shape
+from kyverno_mp.values.patches.json_additions import Addition
+from kyverno_mp.values.patches.merge_keys import PLAIN, Shape
 
 _NO_INDEX: Final = -1
 _PLACES_MAX: Final = 16

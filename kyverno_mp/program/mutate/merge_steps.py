@@ -4,7 +4,7 @@ Room: program.mutate. Takes: parts of a patch, processed by merge_link. Gives: S
 Next: program/mutate/merge_lists; program/mutate/merge_link, which combines them.
 May touch: nothing outside its arguments; unchanged parts are shared.
 Source: docs/behaviour/engine 7.3; the order of things is that of anchors.py and
-values/strategic_merge.py, and a test compares every result with theirs.
+values/patches/strategic_merge.py, and a test compares every result with theirs.
 
 PERF: those two walk over patch and object four times and copy the patch; a Step knows
 its part of the patch and visits the object once.
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from kyverno_mp.program.mutate.anchors import comparable, is_condition, text_program
-from kyverno_mp.values.json_equal import same, same_paid
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.merge_list import ABSENT, text_of
+from kyverno_mp.values.patches.json_equal import same, same_paid
+from kyverno_mp.values.patches.merge_list import ABSENT, text_of
 from kyverno_mp.values.spending import COPIED_PER_STEP, Spender
 
 Values = Sequence[Json]

@@ -19,9 +19,9 @@ from kyverno_mp.program.mutate.json6902 import JsonPatch
 from kyverno_mp.program.mutate.merge_steps import Values
 from kyverno_mp.program.mutate.row import OBJECT, Frame, Row, link_row
 from kyverno_mp.program.mutate.strategic import StrategicPatch
-from kyverno_mp.values.gotext import json_text
-from kyverno_mp.values.json_equal import same
+from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import same
 from kyverno_mp.values.spending import Spender
 
 NOTHING: Final = "no patches applied"

@@ -111,7 +111,7 @@ class LinkedMutation:
     ) -> Patched | None:
         """Run by the linked forms of the patch alone; None if they cannot.
 
-        They read exactly what program/mutation_reads marks. Raises: InputError.
+        They read exactly what program/recall/mutation_reads marks. Raises: InputError.
         """
         assert self._plain is not None
         return self._plain.apply_linked(frame, resource, spend)

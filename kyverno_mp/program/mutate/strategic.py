@@ -22,11 +22,11 @@ from kyverno_mp.program.mutate.anchors import (
 )
 from kyverno_mp.program.mutate.merge_link import LinkedMerge, link_merge
 from kyverno_mp.program.mutate.merge_steps import Unfit, Values
-from kyverno_mp.values.json_equal import same_paid
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.merge_keys import Shape, shape_of
+from kyverno_mp.values.patches.json_equal import same_paid
+from kyverno_mp.values.patches.merge_keys import Shape, shape_of
+from kyverno_mp.values.patches.strategic_merge import merge
 from kyverno_mp.values.spending import FREE, Spender
-from kyverno_mp.values.strategic_merge import merge
 
 _PATCH_STEPS = 30
 

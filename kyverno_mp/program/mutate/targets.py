@@ -16,8 +16,8 @@ from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.ports import ObjectQuery, Objects
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import parse_kind
-from kyverno_mp.values.selector import (
+from kyverno_mp.values.kubernetes.kinds import parse_kind
+from kyverno_mp.values.kubernetes.selector import (
     check_selector,
     compile_selector,
     labels_of,

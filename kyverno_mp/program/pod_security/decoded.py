@@ -14,10 +14,10 @@ from typing import Final, NamedTuple, TypeAlias
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.pod_security.go_fields import FIELDS
 from kyverno_mp.program.pod_security.pod import TEMPLATE_KINDS, failed
-from kyverno_mp.values.gotext import float_json, json_text
-from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.go.gotext import float_json, json_text
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.quantity import parse_quantity, quantity_error
+from kyverno_mp.values.kubernetes.quantity import parse_quantity, quantity_error
 
 _LIMITS: Final = {"int32": 1 << 31, "int64": 1 << 63}
 _JSON_KINDS: Final = {str: "string", bool: "bool", list: "array", dict: "object"}

@@ -23,9 +23,9 @@ from kyverno_mp.program.pod_security.standard import (
     minor_version,
     violations,
 )
-from kyverno_mp.values.containers import count_containers
-from kyverno_mp.values.image import ImageSettings, extract_images
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.containers import count_containers
+from kyverno_mp.values.kubernetes.image import ImageSettings, extract_images
 from kyverno_mp.values.spending import FREE, Spender
 
 _CONTAINER_NAMES: Final = re.compile(r"containers?\s*(.*?)\s*must")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.gotext import float_json
+from kyverno_mp.values.go.gotext import float_json
 from kyverno_mp.values.jsonvalue import Json
 
 TEMPLATE_KINDS: Final = frozenset(

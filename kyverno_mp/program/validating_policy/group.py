@@ -20,8 +20,8 @@ from kyverno_mp.limits import (
     RECALL_MESSAGES_CHARACTERS_MAX,
 )
 from kyverno_mp.program.admission_policy.match import resource_of
-from kyverno_mp.program.planner import SLOW
-from kyverno_mp.program.recall import CachedVerdict, Recall
+from kyverno_mp.program.plans.planner import SLOW
+from kyverno_mp.program.recall.verdicts import CachedVerdict, Recall
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import FAIL, VALIDATION, PolicyResponse, RuleResult
 from kyverno_mp.program.validating_policy.evaluate import (

@@ -30,7 +30,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.admission_policy.match import resource_of
 from kyverno_mp.program.bodies.outcome import cut, shortened
 from kyverno_mp.program.engine import Engine
-from kyverno_mp.program.recall import Key
+from kyverno_mp.program.recall.verdicts import Key
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.evaluate import (

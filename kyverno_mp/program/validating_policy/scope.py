@@ -14,7 +14,8 @@ import msgspec
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import kyverno_library
-from kyverno_mp.expr.cel.functions.documents import JSON, YAML
+from kyverno_mp.expr.cel.functions.kyverno.documents import JSON, YAML
+from kyverno_mp.expr.cel.linking.program import Budget
 from kyverno_mp.expr.cel.nodes import Call, Expression, Ident
 from kyverno_mp.expr.cel.outside import (
     GlobalContext,
@@ -22,7 +23,6 @@ from kyverno_mp.expr.cel.outside import (
     ImageContext,
     ResourceContext,
 )
-from kyverno_mp.expr.cel.program import Budget
 from kyverno_mp.expr.cel.values import CelFailed, Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.program.context.cel_scope import (

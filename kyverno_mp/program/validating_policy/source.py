@@ -4,7 +4,7 @@ Room: program. Takes: Request, an index of policies (CelIndex). Gives: CelPolicy
 CelSource for any kind. Next: plan.py; program/cel_policies/plan.py.
 May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 2); docs/behaviour/cel 3; keys are chosen by
-compiler/cel_index.py.
+compiler/cel_kinds/index.py.
 
 Every policy that matches is found; a found policy need not match.
 """

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.gotext import go_type, json_string, sprint
-from kyverno_mp.values.json_equal import whole_numbers
+from kyverno_mp.values.go.gotext import go_type, json_string, sprint
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import whole_numbers
 from kyverno_mp.values.spending import (
     ENTRY_BYTES,
     FREE,

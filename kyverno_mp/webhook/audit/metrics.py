@@ -15,7 +15,7 @@ from functools import partial
 from threading import get_ident
 from typing import Final
 
-from kyverno_mp.policy.served_cel import SERVED_CEL_KINDS
+from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
 from kyverno_mp.telemetry.families import (
@@ -186,8 +186,9 @@ class PageRecords:
     ) -> None:
         """Count equal outcomes of equal requests together.
 
-        PERF: keys are identities of objects that program/batch shares between requests,
-        so those objects stay alive; a series per rule and review would cost 5 us.
+        PERF: keys are identities of objects that program/plans/batch shares between
+        requests, so those objects stay alive; a series per rule and review would cost 5
+        us.
         """
         key: _Outcome = (
             request.kind,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from kyverno_mp.limits import EVENT_NOTE_CHARACTERS_MAX
-from kyverno_mp.policy.cel_policies import MUTATING_POLICY_KINDS
+from kyverno_mp.policy.cel_kinds.policies import MUTATING_POLICY_KINDS
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse
 from kyverno_mp.program.secrecy import hides_values

@@ -160,7 +160,7 @@ class JournalSink:
         """Return the encoded policies, none when no event follows.
 
         PERF: requests with the same outcome share one tuple of responses
-        (program/batch.py), and encoding five refusals takes 15 us.
+        (program/plans/batch.py), and encoding five refusals takes 15 us.
         """
         redacted = is_redacted(request)
         key = (id(responses), redacted, blocked, self.records_successes)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.cel_policies.plan import CelMutations, MutatingPlan
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import Triggered
 from kyverno_mp.webhook.ports import Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
 

@@ -14,7 +14,7 @@ from typing import Any
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlanner
 from kyverno_mp.program.cel_policies.plan import MutatingPlanner
 from kyverno_mp.program.image_policies.plan import ImagePlanner
-from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.validating_policy.plan import CelPlanner
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.cel_generating import CelGeneratingHandler

@@ -10,7 +10,7 @@ from typing import Final
 from kyverno_mp.admission.denial import denial, image_warnings, mutation_warnings
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.mutation import Mutations
-from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.request import Request
 from kyverno_mp.webhook.ports import Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review

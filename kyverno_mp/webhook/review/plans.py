@@ -9,9 +9,9 @@ from typing import Any, Generic
 
 from kyverno_mp.errors import SnapshotUnusable, StateError
 from kyverno_mp.expr.scope import Pace
-from kyverno_mp.program.mutation_plan import MutationPlan
-from kyverno_mp.program.plan import ValidationPlan
-from kyverno_mp.program.planner import PlannerOf, PlanT
+from kyverno_mp.program.plans.mutation_plan import MutationPlan
+from kyverno_mp.program.plans.plan import ValidationPlan
+from kyverno_mp.program.plans.planner import PlannerOf, PlanT
 from kyverno_mp.program.request import Request
 
 

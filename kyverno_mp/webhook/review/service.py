@@ -26,7 +26,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
-from kyverno_mp.values.selector import labels_of
+from kyverno_mp.values.kubernetes.selector import labels_of
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.ports import PlanOf
 from kyverno_mp.webhook.review.dependencies import Dependencies

@@ -13,9 +13,9 @@ from kyverno_mp.admission.denial import AdmissionVerdict, denial, warnings
 from kyverno_mp.errors import DeadlinePassed, Preempted
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.changes import change_of
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse
-from kyverno_mp.program.triggers import Triggered
 from kyverno_mp.webhook.ports import Plan, Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
 

@@ -17,8 +17,13 @@ import msgspec
 
 from kyverno_mp.limits import TRIGGER_RECORD_BYTES_MAX
 from kyverno_mp.program.changes import SOURCE, Change
+from kyverno_mp.program.generate.triggers import (
+    CEL_GENERATE,
+    CEL_MUTATE,
+    GENERATE,
+    Triggered,
+)
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import CEL_GENERATE, CEL_MUTATE, GENERATE, Triggered
 from kyverno_mp.queues.journal import Journal
 from kyverno_mp.queues.triggers import (
     TriggerObject,
@@ -26,8 +31,8 @@ from kyverno_mp.queues.triggers import (
     Wanted,
     encode_trigger,
 )
-from kyverno_mp.values.json_equal import same
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import same
 from kyverno_mp.webhook.ports import Records
 from kyverno_mp.webhook.triggers.lost import LostPolicies
 

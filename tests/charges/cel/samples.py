@@ -15,7 +15,7 @@ from kyverno_mp.expr.cel.functions.authorization import (
     AccessDecision,
     Authorizer,
 )
-from kyverno_mp.expr.cel.functions.documents import JSON, YAML
+from kyverno_mp.expr.cel.functions.kyverno.documents import JSON, YAML
 from kyverno_mp.expr.cel.outside import (
     GlobalContext,
     Gvr,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.expr.cel import link_macro, link_operator
 from kyverno_mp.expr.cel.catalogue import kyverno_library
-from kyverno_mp.expr.cel.program import Budget, link_expression
+from kyverno_mp.expr.cel.linking import macro as link_macro
+from kyverno_mp.expr.cel.linking import operator as link_operator
+from kyverno_mp.expr.cel.linking.program import Budget, link_expression
 from tests.charges.cel import gauge
 from tests.unit.expr_cel.evaluate import NAMES, compiled
 

@@ -11,10 +11,10 @@ from kyverno_mp.limits import PATCH_ANSWER_BYTES_MAX
 from kyverno_mp.program.mutate.anchors import prepare, preprocess
 from kyverno_mp.program.mutate.strategic import StrategicPatch
 from kyverno_mp.program.pod_security.evaluate import evaluate
-from kyverno_mp.values.json_additions import Additions, add_all, link_additions
-from kyverno_mp.values.json_diff import diff
-from kyverno_mp.values.json_patch import apply_patch
-from kyverno_mp.values.strategic_merge import merge
+from kyverno_mp.values.patches.json_additions import Additions, add_all, link_additions
+from kyverno_mp.values.patches.json_diff import diff
+from kyverno_mp.values.patches.json_patch import apply_patch
+from kyverno_mp.values.patches.strategic_merge import merge
 from tests.charges.cel import gauge
 
 _LONG = list(range(100_000))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.cli.main import run
-from kyverno_mp.compiler.cel import build_cel
+from kyverno_mp.compiler.rules.cel import build_cel
 from kyverno_mp.policy.fields.match import ResourceDescription, ResourceFilter
 from kyverno_mp.policy.fields.validation import CEL, CELValidation
 from tests.fuzz.bench import Bench, pod

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.exit_codes import EXITS
+from kyverno_mp.cli.shell.exit_codes import EXITS
 from tests.unit.cli.conftest import LATEST_POLICY, Command, pod
 
 TEST = """

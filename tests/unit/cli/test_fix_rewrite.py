@@ -17,10 +17,10 @@ from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.cli.fix.rewrite.policy import rewritten
 from kyverno_mp.cli.fix.rewrite.proof import Pair
 from kyverno_mp.cli.fix.to_validating import rewrite
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.limits import REWRITE_INPUTS_MAX
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from tests.unit.cli.conftest import Command
 
 Json = Any

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.git import Target, is_git, target_of
 from tests.unit.cli.conftest import LATEST_POLICY, Command
 

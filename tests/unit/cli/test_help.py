@@ -14,8 +14,8 @@ import pytest
 
 from kyverno_mp.cli.commands.declare import Command as Declared
 from kyverno_mp.cli.commands.declare import Group
-from kyverno_mp.cli.exit_codes import EVERYWHERE, EXITS, table
 from kyverno_mp.cli.main import cli, program_of, run
+from kyverno_mp.cli.shell.exit_codes import EVERYWHERE, EXITS, table
 from tests.unit.cli.conftest import Command
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from kyverno_mp.cli.errors import CommandFailed
-from kyverno_mp.cli.jobs import run_steps
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.shell.jobs import run_steps
 
 
 def _advance(_number: int) -> None:

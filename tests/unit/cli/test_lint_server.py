@@ -11,7 +11,7 @@ import pytest
 
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicyStore
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.webhook.policy_review import PolicyReview, ReviewOptions
 from tests.unit.cli.conftest import LATEST_POLICY, Command
 

@@ -20,7 +20,7 @@ import yaml
 
 from kyverno_mp.cli.cluster.access import find_access
 from kyverno_mp.errors import SettingInvalid
-from kyverno_mp.process.certificate import Files, make
+from kyverno_mp.process.startup.certificate import Files, make
 
 
 @dataclass

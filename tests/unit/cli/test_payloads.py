@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.payloads import (
     load_check_request,
     load_context,

@@ -24,8 +24,8 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.list_source import ListSource
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.webhook.recording.files import RecordingFiles
 from kyverno_mp.webhook.recording.recorder import ReviewRecorder

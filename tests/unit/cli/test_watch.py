@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.cli.errors import CommandFailed
+from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.watch import state_of, watch
 
 

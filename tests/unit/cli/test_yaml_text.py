@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from kyverno_mp.cli.output.yaml_text import dump
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 # What the real program writes of each text.

@@ -4,20 +4,20 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.compiler.autogen import (
+from kyverno_mp.compiler.autogen.rewrite import shift_references
+from kyverno_mp.compiler.autogen.rules import (
     can_autogen,
     expand,
     expand_for_kind,
     rules_of_kinds,
 )
-from kyverno_mp.compiler.autogen_rewrite import shift_references
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.policy.cluster_policy import (
+from kyverno_mp.policy.documents.cluster_policy import (
     AUTOGEN_ANNOTATION,
     AnyPolicy,
     ClusterPolicy,
 )
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.reading.decode import decode
 
 PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
 CONTROLLERS = [

@@ -2,8 +2,8 @@
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.expression_faults import expression_faults
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 
 
 def test_list_that_does_not_parse_is_reported_at_run_time() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.compiler.cel import cel_environment, compile_text
+from kyverno_mp.compiler.rules.cel import cel_environment, compile_text
 from kyverno_mp.expr.cel import types
-from kyverno_mp.expr.cel.program import link_expression
+from kyverno_mp.expr.cel.linking.program import link_expression
 from kyverno_mp.expr.cel.values import Meter
 
 DOUBLE = "type conversion error from 'string' to 'double'"

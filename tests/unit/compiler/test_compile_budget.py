@@ -15,7 +15,7 @@ from kyverno_mp.errors import InputError, PolicyInvalid
 from kyverno_mp.expr.compile_budget import TOO_COSTLY, CompileBudget, bounded, spend
 from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_CLOCK_CHECKS, COMPILE_STEPS_MAX
 from kyverno_mp.policy.check import read
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 
 STEPS_MAX: Final = 20_000
 CALLS_PER_STEP: Final = 80

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from kyverno_mp.compiler.conditions import build_conditions
+from kyverno_mp.compiler.rules.conditions import build_conditions
 from kyverno_mp.policy.fields.conditions import AnyAllConditions, AnyAllConditionsV2
 
 

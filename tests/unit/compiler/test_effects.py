@@ -14,8 +14,8 @@ from kyverno_mp.expr.effects import (
     EFFECT_REGISTRY,
     EFFECT_SHARED,
 )
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 
 ASKS = "{{ is_external_url(request.object.spec.url) }}"
 DENIED = {"conditions": {"all": [{"key": ASKS, "operator": "Equals", "value": True}]}}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 
 
 def reads_review(**rule: Any) -> bool:

@@ -18,11 +18,11 @@ import pytest
 from kyverno_mp.compiler import type_check as module
 from kyverno_mp.compiler.type_check import type_warnings
 from kyverno_mp.limits import TYPE_CHECK_KINDS_MAX
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import examine
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, KnownSchemas
-from kyverno_mp.values.built_in_kinds import ApiResource
-from kyverno_mp.values.openapi import GroupVersionKind, Schema, read_schemas
+from kyverno_mp.policy.reading.decode import examine
+from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
+from kyverno_mp.values.kubernetes.openapi import GroupVersionKind, Schema, read_schemas
 
 FOLDER = Path(__file__).parent / "type_check"
 DOCUMENT = read_schemas((FOLDER / "openapi.json").read_bytes())

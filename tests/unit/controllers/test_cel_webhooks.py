@@ -18,7 +18,7 @@ from kyverno_mp.controllers.webhook_config.cel import (
 from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
 from kyverno_mp.limits import INDEX_KEYS_PER_FILTER_MAX, WEBHOOK_PATH_CHARACTERS_MAX
-from kyverno_mp.policy.served_cel import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from tests.unit.controllers.match_conditions import NEWER, OLD
 
 PODS = {

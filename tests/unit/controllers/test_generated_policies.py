@@ -18,15 +18,15 @@ from kyverno_mp.controllers.admission_policies.from_cluster_policy import (
 from kyverno_mp.controllers.admission_policies.generated import Generated
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.policy.cel_policies import MutatingPolicy, decode_cel_policy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, decode_cel_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     ValidatingPolicy,
     decode_validating_policy,
 )
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.reading.decode import decode
 
 Json = Any
 SKIP = "skip generating ValidatingAdmissionPolicy"

@@ -20,8 +20,8 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import GENERATED_POLICY_FAILURES_MAX
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from tests.unit.kube.fake_api import FakeApi, running
 
 Json = Any

@@ -14,7 +14,7 @@ from kyverno_mp.controllers.webhook_config.cel import (
 )
 from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolicies
 from kyverno_mp.controllers.webhook_config.options import WebhookOptions
-from kyverno_mp.policy.served_cel import AnyServedPolicy
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 
 PODS = {
     "apiGroups": [""],

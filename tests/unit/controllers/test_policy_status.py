@@ -12,8 +12,8 @@ from kyverno_mp.controllers.policy_status import (
     status_of,
 )
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from tests.unit.kube.fake_api import FakeApi, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

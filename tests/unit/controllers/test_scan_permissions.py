@@ -17,8 +17,8 @@ from kyverno_mp.controllers.webhook_config.cel_documents import DecodedCelPolici
 from kyverno_mp.errors import KubeRefused
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.limits import SCAN_PERMISSION_RESOURCES_MAX
+from kyverno_mp.policy.cel_kinds.served import AnyServedPolicy
 from kyverno_mp.policy.ports import PermissionTarget
-from kyverno_mp.policy.served_cel import AnyServedPolicy
 from tests.unit.kube.fake_api import running
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -24,8 +24,8 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Discovery
 from kyverno_mp.kube.events import EventInfo
 from kyverno_mp.kube.lease import Election, Terms
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.queues.reconcile import Result
 from tests.unit.kube.fake_api import FakeApi, running
 from tests.unit.queues.turned_clock import TurnedClock

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.compiler.autogen import expand
+from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.controllers.stored_rule import as_stored
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 
 _TEMPLATED = [
     "apps/v1/DaemonSet",

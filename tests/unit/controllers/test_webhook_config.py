@@ -17,7 +17,7 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.policy.check import read
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from tests.unit.controllers.match_conditions import NEWER, OLD
 from tests.unit.kube.fake_api import FakeApi, running
 

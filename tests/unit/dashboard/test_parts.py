@@ -17,7 +17,7 @@ from kyverno_mp.limits import (
     DASHBOARD_SERIES_MAX,
     DASHBOARD_TEXT_CHARACTERS_MAX,
 )
-from kyverno_mp.process.dashboard import Sampler
+from kyverno_mp.process.roles.dashboard import Sampler
 from kyverno_mp.reports.objects import POLICY_REPORTS
 from kyverno_mp.telemetry.collect import Merged
 from kyverno_mp.telemetry.families import ADMISSION

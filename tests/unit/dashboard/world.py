@@ -17,8 +17,8 @@ from kyverno_mp.dashboard.history import History
 from kyverno_mp.dashboard.results import Results
 from kyverno_mp.dashboard.site import Site
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus, Status
-from kyverno_mp.process.dashboard import Pages, Sampler, serve_pages
-from kyverno_mp.process.listen import listen, port_of
+from kyverno_mp.process.roles.dashboard import Pages, Sampler, serve_pages
+from kyverno_mp.process.startup.listen import listen, port_of
 
 LOCAL = {"host": "127.0.0.1:9081"}
 NOW = datetime(2026, 3, 4, 5, 6, tzinfo=UTC)

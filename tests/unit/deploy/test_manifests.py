@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from deploy import compose, pin
 from kyverno_mp import __version__
 from kyverno_mp.cli.main import cli
-from kyverno_mp.process import roles
+from kyverno_mp.process.roles import table as roles
 from kyverno_mp.settings.read import read
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -16,9 +16,9 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.ir.index import IndexEntryIR
 from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.policy.reading.load import load
 from tests.unit.docs.citing import ROOT
 
 PAGE = (ROOT / "docs/ir.md").read_text()

@@ -11,9 +11,9 @@ from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.egress.logs import open_logs, tenants_rules
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.images.keys import Unproved
-from kyverno_mp.images.log_search import search_log
 from kyverno_mp.images.network import log_sender, mirror_reader
-from kyverno_mp.images.rekor_entry import Signed
+from kyverno_mp.images.sigstore.log_search import search_log
+from kyverno_mp.images.sigstore.rekor_entry import Signed
 from tests.image_rig import answering
 
 _SIGNED = Signed("c2ln", b"payload", "pem")

@@ -15,9 +15,9 @@ from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.policy.ports import PermissionTarget
 from kyverno_mp.program.ports import ObjectQuery
-from kyverno_mp.values.built_in_kinds import ApiResource
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.kinds import KindSelector, parse_kind
+from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
+from kyverno_mp.values.kubernetes.kinds import KindSelector, parse_kind
 from tests.unit.kube.fake_api import FakeApi, running
 
 REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

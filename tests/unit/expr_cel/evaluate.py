@@ -5,7 +5,7 @@ from typing import Any
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.environment import Environment
-from kyverno_mp.expr.cel.program import compile_expression, link_expression
+from kyverno_mp.expr.cel.linking.program import compile_expression, link_expression
 from kyverno_mp.expr.cel.values import Meter
 
 NAMES = ("object", "x")

@@ -20,8 +20,9 @@ from kyverno_mp.errors import (
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.environment import Environment
-from kyverno_mp.expr.cel.functions import identities
-from kyverno_mp.expr.cel.functions.documents import JSON, YAML
+from kyverno_mp.expr.cel.functions.kyverno import identities
+from kyverno_mp.expr.cel.functions.kyverno.documents import JSON, YAML
+from kyverno_mp.expr.cel.linking.program import compile_expression, link_expression
 from kyverno_mp.expr.cel.outside import (
     FORBIDDEN,
     GlobalContext,
@@ -30,7 +31,6 @@ from kyverno_mp.expr.cel.outside import (
     ImageContext,
     ResourceContext,
 )
-from kyverno_mp.expr.cel.program import compile_expression, link_expression
 from kyverno_mp.expr.cel.types import opaque_type
 from kyverno_mp.expr.cel.values import Duration, Meter, Timestamp
 from kyverno_mp.expr.scope import Runtime

@@ -7,7 +7,7 @@ with fields of these types. A failure means: messages of users' policies change.
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
-from kyverno_mp.expr.cel.program import compile_expression
+from kyverno_mp.expr.cel.linking.program import compile_expression
 from tests.unit.expr_cel.evaluate import BASE, evaluate
 
 OBJECT = {

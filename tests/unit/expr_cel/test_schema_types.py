@@ -10,7 +10,7 @@ from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.schema_types import SchemaRecords, escape
 from kyverno_mp.expr.cel.types import Type
 from kyverno_mp.limits import SCHEMA_NESTING_MAX
-from kyverno_mp.values.openapi import Schema, read_schemas
+from kyverno_mp.values.kubernetes.openapi import Schema, read_schemas
 
 TEXT = Schema(type="string")
 

@@ -21,7 +21,7 @@ from kyverno_mp.images.cosign import (
     verified_statements,
 )
 from kyverno_mp.images.keys import StaticKey, certificate_key, static_key
-from kyverno_mp.images.proof import SIGNATURE, Layer, Terms
+from kyverno_mp.images.sigstore.proof import SIGNATURE, Layer, Terms
 from tests.image_rig import Signer, digest_of, envelope_for, payload_for
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.kube.discovery import Discovery
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 from tests.unit.kube.fake_api import FakeApi
 
 

@@ -16,7 +16,7 @@ from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.kube.access import Access, at_url
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.rest import Call, Client
-from kyverno_mp.process.certificate import make
+from kyverno_mp.process.startup.certificate import make
 
 NAME = "kyverno-svc.kyverno.svc"
 

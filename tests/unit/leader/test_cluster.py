@@ -9,7 +9,7 @@ from kyverno_mp.egress.kinds import directory_of
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import core
 from kyverno_mp.leader.cluster import ClusterPolicies, LiveClusterData
-from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
+from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.ports import ApiRequest
 from tests.unit.kube.fake_api import FakeApi, running, wait_for

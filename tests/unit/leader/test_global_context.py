@@ -11,12 +11,10 @@ import pytest
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.leader import (
-    global_context_calls,
-    global_context_cluster,
-    global_context_resources,
-)
-from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
+from kyverno_mp.leader.context import calls as global_context_calls
+from kyverno_mp.leader.context import cluster as global_context_cluster
+from kyverno_mp.leader.context import resources as global_context_resources
+from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.program.ports import ApiRequest
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 

@@ -11,12 +11,12 @@ import yaml
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.ir.index import part_of
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
-from kyverno_mp.leader import compile_document as compile_module
 from kyverno_mp.leader.compile_cache import read_compile_cache, write_compile_cache
+from kyverno_mp.leader.documents import compiling as compile_module
 from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
 from kyverno_mp.limits import POLICY_RULES_MAX, WATCHED_FILE_BYTES_MAX
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 
 
 def policy(name: str, kind: str = "ClusterPolicy", **validate: object) -> str:

@@ -19,6 +19,7 @@ from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.lease import Election, Terms
 from kyverno_mp.leader.cluster import ClusterPolicies
 from kyverno_mp.leader.configuration import ClusterConfiguration
+from kyverno_mp.leader.context.cluster import ClusterGlobalContext
 from kyverno_mp.leader.control import keys
 from kyverno_mp.leader.control.dependencies import Followed, ReplicaContext
 from kyverno_mp.leader.control.event_recorder import EventRecorder
@@ -29,7 +30,6 @@ from kyverno_mp.leader.control.health import (
 )
 from kyverno_mp.leader.control.metrics import LeaderMetrics
 from kyverno_mp.leader.control.wire import Wired
-from kyverno_mp.leader.global_context_cluster import ClusterGlobalContext
 from kyverno_mp.leader.status import PolicyStatus, Status, StatusReader, write_status
 from kyverno_mp.program.ports import ApiRequest
 from kyverno_mp.queues.journal import EVENTS

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from kyverno_mp.policy.capabilities import missing_capability
-from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.documents.cluster_policy import Rule
 
 
 @pytest.mark.parametrize(

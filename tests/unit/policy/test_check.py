@@ -8,8 +8,8 @@ import pytest
 
 from kyverno_mp.policy.check import check, first_error_like_upstream, read
 from kyverno_mp.policy.checks.cleanup import is_schedule
-from kyverno_mp.policy.decode import decode
 from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.reading.decode import decode
 
 PODS = {"any": [{"resources": {"kinds": ["Pod"]}}]}
 PATTERN = {"pattern": {"spec": {"x": "?*"}}}

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from kyverno_mp.errors import PolicyInvalid
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import KINDS, decode, examine, is_known_kind
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.reading.decode import KINDS, decode, examine, is_known_kind
+from kyverno_mp.policy.reading.load import load
 from tests.conformance.place import ABSENT, PRESENT, ROOT
 
 

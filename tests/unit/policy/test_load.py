@@ -4,7 +4,7 @@ import pytest
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.limits import JSON_DEPTH_MAX
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.values.jsonvalue import Json
 
 

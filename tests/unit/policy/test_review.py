@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.compiler.autogen import expand
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import Document, decode
+from kyverno_mp.compiler.autogen.rules import expand
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
 from kyverno_mp.policy.ports import BuiltInKinds, ClusterView, PermissionTarget
+from kyverno_mp.policy.reading.decode import Document, decode
 from kyverno_mp.policy.review import ReviewVerdict, review
 
 CLUSTER = ClusterView(kinds=BuiltInKinds(is_complete=True))

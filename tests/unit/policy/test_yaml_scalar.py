@@ -3,8 +3,8 @@
 import pytest
 
 from kyverno_mp.errors import PolicyInvalid
-from kyverno_mp.policy.yaml_documents import parse_yaml
-from kyverno_mp.policy.yaml_scalar import key_text, resolve
+from kyverno_mp.policy.reading.yaml_documents import parse_yaml
+from kyverno_mp.policy.reading.yaml_scalar import key_text, resolve
 from kyverno_mp.values.jsonvalue import Json
 
 SCALARS: list[tuple[str, Json]] = [

@@ -1,6 +1,6 @@
 """Pauses before a restart, and what counts as a crash loop."""
 
-from kyverno_mp.process.backoff import Backoff
+from kyverno_mp.process.supervision.backoff import Backoff
 
 
 def make() -> Backoff:

@@ -25,12 +25,12 @@ from kyverno_mp.leader.control.health import (
 )
 from kyverno_mp.leader.loop import SNAPSHOT
 from kyverno_mp.leader.status import PolicyStatus, Status, write_status
-from kyverno_mp.process import health
-from kyverno_mp.process.certificate import make
-from kyverno_mp.process.certificate_expiry import CertificateExpiry
-from kyverno_mp.process.listen import listen, port_of
-from kyverno_mp.process.roles import QUEUES
-from kyverno_mp.process.supervisor_status import (
+from kyverno_mp.process.roles import health
+from kyverno_mp.process.roles.table import QUEUES
+from kyverno_mp.process.startup.certificate import make
+from kyverno_mp.process.startup.certificate_expiry import CertificateExpiry
+from kyverno_mp.process.startup.listen import listen, port_of
+from kyverno_mp.process.supervision.status import (
     SupervisorStatus,
     write_supervisor_status,
 )

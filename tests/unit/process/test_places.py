@@ -12,10 +12,10 @@ import pytest
 from cryptography import x509
 
 from kyverno_mp.errors import SettingInvalid, StateError
-from kyverno_mp.process import runtime_dir
-from kyverno_mp.process.certificate import make
-from kyverno_mp.process.listen import listen, port_of
-from kyverno_mp.process.supervisor_status import (
+from kyverno_mp.process.startup import runtime_dir
+from kyverno_mp.process.startup.certificate import make
+from kyverno_mp.process.startup.listen import listen, port_of
+from kyverno_mp.process.supervision.status import (
     ProcessState,
     SupervisorStatus,
     read_supervisor_status,

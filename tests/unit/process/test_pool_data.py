@@ -12,7 +12,7 @@ import pytest
 
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.policy.configuration import Configuration
-from kyverno_mp.process.pool_data import PoolData, follow_successes
+from kyverno_mp.process.roles.pool_data import PoolData, follow_successes
 from kyverno_mp.program.request import Request
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.configured import SETTINGS, Configured, values_of

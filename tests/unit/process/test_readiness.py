@@ -3,14 +3,14 @@
 import pytest
 
 from kyverno_mp.pool.health import PoolHealth
-from kyverno_mp.process.readiness import (
+from kyverno_mp.process.supervision.readiness import (
     LagTimes,
     WorkerFacts,
     generation_served,
     pod_health,
     with_pools,
 )
-from kyverno_mp.process.supervisor_status import ProcessState, SupervisorStatus
+from kyverno_mp.process.supervision.status import ProcessState, SupervisorStatus
 
 BOARD = SupervisorStatus(pid=1, processes=(ProcessState("webhook", 2),))
 S = 1_000_000_000

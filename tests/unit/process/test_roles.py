@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.process import roles
-from kyverno_mp.process.certificate import Files
-from kyverno_mp.process.roles import QUEUES, ROLES, Entry, pools_of, roles_of
-from kyverno_mp.process.start import Start
+from kyverno_mp.process.roles import table as roles
+from kyverno_mp.process.roles.table import QUEUES, ROLES, Entry, pools_of, roles_of
+from kyverno_mp.process.startup.certificate import Files
+from kyverno_mp.process.startup.start import Start
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.telemetry.page import FACTS
 

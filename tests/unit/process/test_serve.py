@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kyverno_mp.errors import SettingInvalid
-from kyverno_mp.process.certificate import make
-from kyverno_mp.process.policy_folder import why_without_policies
 from kyverno_mp.process.serve import serve
+from kyverno_mp.process.startup.certificate import make
+from kyverno_mp.process.startup.policy_folder import why_without_policies
 from kyverno_mp.settings.settings import Settings
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from kyverno_mp.leader.status import PolicyStatus, RuleStatus, Status, write_status
 from kyverno_mp.process.banner import Banner
-from kyverno_mp.process.certificate import Files
-from kyverno_mp.process.health import Reporter
-from kyverno_mp.process.roles import QUEUES
-from kyverno_mp.process.summary import summary_of
+from kyverno_mp.process.roles.health import Reporter
+from kyverno_mp.process.roles.table import QUEUES
+from kyverno_mp.process.startup.certificate import Files
+from kyverno_mp.process.startup.summary import summary_of
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.control import ControlPage
 

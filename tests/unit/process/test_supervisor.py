@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.leader.control import shutdown
-from kyverno_mp.process.supervisor import Role, Supervisor
+from kyverno_mp.process.supervision.supervisor import Role, Supervisor
 from kyverno_mp.settings.settings import Settings
 
 READY_S = 10.0

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.process.supervisor_status import (
+from kyverno_mp.process.supervision.status import (
     ProcessState,
     SupervisorStatus,
     write_supervisor_status,
 )
-from kyverno_mp.process.watchdog import Watchdog
+from kyverno_mp.process.supervision.watchdog import Watchdog
 from kyverno_mp.telemetry.page import Page
 
 S = 1_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from kyverno_mp.compiler.admission_policy import compile_admission_policy
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import AdmissionPolicyIR
-from kyverno_mp.policy.admission_policy import decode_admission_policy
+from kyverno_mp.policy.cel_kinds.admission_policy import decode_admission_policy
 from kyverno_mp.policy.problems import DocumentInvalid
 from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation, Mutated
 from kyverno_mp.program.admission_policy.validate import LinkedValidation

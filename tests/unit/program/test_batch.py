@@ -23,9 +23,9 @@ from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.plan import ValidationPlan, ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlan, ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
-from kyverno_mp.program.recall import CachedVerdict, VerdictCache
+from kyverno_mp.program.recall.verdicts import CachedVerdict, VerdictCache
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PoliciesWriter, PolicySegment

@@ -10,7 +10,7 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
 from kyverno_mp.expr.effects import EFFECT_CLUSTER
 from kyverno_mp.ir.rules import CompiledPolicy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.program.bodies.outcome import PASSED
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import OFFLINE, AccessQuery, ClusterData, ObjectQuery

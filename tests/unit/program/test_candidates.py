@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kyverno_mp.compiler.index import encode_policy
-from kyverno_mp.compiler.match import build_exclude, build_match
+from kyverno_mp.compiler.rules.match import build_exclude, build_match
 from kyverno_mp.ir.index import PolicyHeadIR, RuleHeadIR
 from kyverno_mp.ir.match import FilterIR, MatchIR
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, ValidateIR

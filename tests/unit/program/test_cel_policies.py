@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.compiler.cel_policies import (
+from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
+from kyverno_mp.compiler.cel_kinds.policies import (
     compile_deleting_policy,
     compile_generating_policy,
 )
-from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_PURE
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.policy.cel_policies import decode_cel_policy
+from kyverno_mp.policy.cel_kinds.policies import decode_cel_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import decode_validating_policy
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.policy.validating_policy import decode_validating_policy
 from kyverno_mp.program.cel_policies.delete import LinkedDeletingPolicy
 from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated

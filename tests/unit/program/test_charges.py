@@ -9,11 +9,11 @@ import pytest
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.limits import MESSAGE_CHARACTERS_MAX
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.program.batch import Batch
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.engine import Clock, Engine, link_policy
+from kyverno_mp.program.plans.batch import Batch
 from kyverno_mp.program.ports import OFFLINE
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS

@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from kyverno_mp.compiler.cleanup import compile_cleanup
-from kyverno_mp.policy.cleanup_policy import CleanupPolicy, ClusterCleanupPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cleanup_policy import (
+    CleanupPolicy,
+    ClusterCleanupPolicy,
+)
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.cleanup import LinkedCleanup
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.ports import OFFLINE

@@ -14,11 +14,11 @@ import pytest
 from kyverno_mp.admission.decode import decode as decode_review
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import DeadlinePassed
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.program.batch import Batch, Evaluation
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
+from kyverno_mp.program.plans.batch import Batch, Evaluation
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, PASS, SKIP, PolicyResponse

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.policy.exception import PolicyException
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import OFFLINE
 from kyverno_mp.program.request import Request

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine
-from kyverno_mp.program.generation import (
+from kyverno_mp.program.generate.generation import (
     evaluate_generations,
     generate,
     link_generations,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.compiler.image_validating_policy import compile_image_policy
+from kyverno_mp.compiler.cel_kinds.image_validating_policy import compile_image_policy
 from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, RegistryUnavailable
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.policy.image_validating_policy import decode_image_policy
+from kyverno_mp.policy.cel_kinds.image_validating_policy import decode_image_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import decode_validating_policy
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.policy.validating_policy import decode_validating_policy
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.image_policies.evaluate import Images, LinkedImagePolicy
 from kyverno_mp.program.image_policies.ports import (

@@ -17,7 +17,7 @@ from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
 from tests.fuzz.bench import pod, review, segment_of

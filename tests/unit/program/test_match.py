@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.compiler.match import (
+from kyverno_mp.compiler.rules.match import (
     build_exception_match,
     build_exclude,
     build_match,

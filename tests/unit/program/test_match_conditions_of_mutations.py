@@ -16,7 +16,7 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation import Mutations
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.result import PASS
 from tests.fuzz.bench import Bench, pod, review, segment_of

@@ -13,15 +13,15 @@ import pytest
 
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.errors import DeadlinePassed, Preempted
-from kyverno_mp.expr.cel.program import Program
+from kyverno_mp.expr.cel.linking.program import Program
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import POLICY_STEPS_MAX
 from kyverno_mp.program.context.rule_context import RequestContext
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation import Mutations
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.result import ERROR, PASS, PolicyResponse
 from kyverno_mp.program.rule import LinkedRule

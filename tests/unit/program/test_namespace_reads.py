@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import Triggered
 from tests.fuzz.bench import Bench, pod
 
 _PROGRAM = Path(__file__).resolve().parents[3] / "kyverno_mp" / "program"
@@ -200,7 +200,7 @@ def test_images_that_another_path_has_recorded() -> None:
 
 
 def test_no_other_module_reads_it() -> None:
-    """A new reader belongs into program/namespace_reads.py, and into this list."""
+    """A new reader belongs in program/recall/namespace_reads.py, and in this list."""
     reader = re.compile(r"request\.namespace_(labels|known)")
     found = {
         str(path.relative_to(_PROGRAM))
@@ -214,14 +214,14 @@ def test_no_other_module_reads_it() -> None:
         "bodies/cel.py",
         "engine.py",  # explains for the command line
         # Images are verified on the command line only.
-        "image_verification.py",
+        "images/verification.py",
         # Policies of other paths, which mutation_plan.py asks as well.
         "images/earlier.py",
         "context/cel_scope.py",  # for bodies/cel.py
         "matching/filter.py",
         "mutation.py",
-        "mutation_recall.py",  # nor is a patch
-        "plan.py",
-        "recall.py",  # a verdict without the namespace is not remembered
+        "recall/mutations.py",  # nor is a patch
+        "plans/plan.py",
+        "recall/verdicts.py",  # a verdict without the namespace is not remembered
         "rule_gate.py",  # exceptions
     }

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from kyverno_mp.expr.cel.nodes import Expression
-from kyverno_mp.expr.cel.parse import parse as parse_cel
+from kyverno_mp.expr.cel.syntax.parse import parse as parse_cel
 from kyverno_mp.expr.jmespath.parse import parse
 from kyverno_mp.expr.jmespath.reads import follow
 from kyverno_mp.expr.reads import Found, Reads, ReadsUnknown, both

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kyverno_mp.compiler.admission_policy import compile_admission_policy
-from kyverno_mp.compiler.validating_policy import compile_validating_policy
+from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.policy.admission_policy import decode_admission_policy
+from kyverno_mp.policy.cel_kinds.admission_policy import decode_admission_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import decode_validating_policy
 from kyverno_mp.policy.problems import DocumentInvalid
-from kyverno_mp.policy.validating_policy import decode_validating_policy
 from kyverno_mp.program.admission_policy.validate import LinkedValidation
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.ports import CelPorts

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.bodies.outcome import EXPLAIN, FAILED, NONE, PASSED, SKIPPED
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.ports import OFFLINE

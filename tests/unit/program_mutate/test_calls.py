@@ -18,12 +18,16 @@ from unittest.mock import patch
 import pytest
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.program import mutation_recall
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.matching.candidates import SegmentSource
 from kyverno_mp.program.mutation import Mutations
-from kyverno_mp.program.mutation_plan import Changing, MutationPlanner, link_mutation
+from kyverno_mp.program.plans.mutation_plan import (
+    Changing,
+    MutationPlanner,
+    link_mutation,
+)
 from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.recall import mutations as mutation_recall
 from kyverno_mp.program.result import PASS
 from perf.language import (
     Rule,

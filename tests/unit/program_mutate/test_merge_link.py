@@ -13,7 +13,7 @@ from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.expr.template.leaves import link_leaves
 from kyverno_mp.program.mutate.merge_link import link_merge
 from kyverno_mp.program.mutate.merge_steps import Unfit
-from kyverno_mp.values.merge_keys import PLAIN, shape_of
+from kyverno_mp.values.patches.merge_keys import PLAIN, shape_of
 
 SHAPE = shape_of("v1", "Pod") or PLAIN
 POD: dict[str, Any] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.policy.decode import decode
+from kyverno_mp.policy.reading.decode import decode
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.mutation import (
     MutatingPolicy,

@@ -12,8 +12,9 @@ import pytest
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
 from kyverno_mp.program.admission_policy.validate import LinkedValidation
-from kyverno_mp.reports import admission_policies, evaluator
 from kyverno_mp.reports.plan import Plan
+from kyverno_mp.reports.policies import admission_policies
+from kyverno_mp.reports.scan import evaluator
 from tests.unit.cleanup.cluster import resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.test_merging import ONCE, review, row, waits

@@ -16,11 +16,13 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import list_pages
 from kyverno_mp.program import engine
-from kyverno_mp.reports import entries, evaluator, linking, objects, scan, start
+from kyverno_mp.reports import entries, objects, start
 from kyverno_mp.reports import feed as feed_module
-from kyverno_mp.reports.dispatch import Dispatch
 from kyverno_mp.reports.feed import Feed, Item
-from kyverno_mp.reports.scan import Scanned
+from kyverno_mp.reports.scan import coordinator as scan
+from kyverno_mp.reports.scan import evaluator, linking
+from kyverno_mp.reports.scan.coordinator import Scanned
+from kyverno_mp.reports.scan.dispatch import Dispatch
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     REPORTS,

@@ -15,7 +15,7 @@ from kyverno_mp.limits import (
     REPORTS_EVENTS_PER_S,
     REPORTS_EVENTS_RULES_MAX,
 )
-from kyverno_mp.reports import scan_events
+from kyverno_mp.reports.scan import events as scan_events
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.world import (
     Term,

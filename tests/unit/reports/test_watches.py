@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kyverno_mp.reports.watches import content_digest
+from kyverno_mp.reports.scan.watches import content_digest
 
 Json = Any
 POD: Json = {

@@ -10,36 +10,36 @@ from typing import Any
 import msgspec
 
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.cel_index import (
+from kyverno_mp.compiler.cel_kinds.image_validating_policy import compile_image_policy
+from kyverno_mp.compiler.cel_kinds.index import (
     encode_generating_policy,
     encode_image_policy,
     encode_mutating_policy,
     encode_validating_policy,
 )
-from kyverno_mp.compiler.cel_policies import compile_generating_policy
-from kyverno_mp.compiler.image_validating_policy import compile_image_policy
+from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
+from kyverno_mp.compiler.cel_kinds.policies import compile_generating_policy
+from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
 from kyverno_mp.compiler.index import encode_policy
-from kyverno_mp.compiler.mutating_policy import compile_mutating_policy
-from kyverno_mp.compiler.validating_policy import compile_validating_policy
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
-from kyverno_mp.policy.cel_policies import GeneratingPolicy, MutatingPolicy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Policy
-from kyverno_mp.policy.decode import examine
-from kyverno_mp.policy.exception import PolicyException
-from kyverno_mp.policy.image_validating_policy import ImageValidatingPolicy
-from kyverno_mp.policy.served_cel import decode_served, is_served
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import GeneratingPolicy, MutatingPolicy
+from kyverno_mp.policy.cel_kinds.served import decode_served, is_served
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
     is_validating_policy,
 )
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.reading.decode import examine
 from kyverno_mp.program.engine import Clock as EngineClock
 from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.queues.clock import Clock
-from kyverno_mp.reports.dependencies import ReportsDependencies
-from kyverno_mp.reports.evaluator import BatchEvaluator
+from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.evaluator import BatchEvaluator
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment

@@ -16,7 +16,7 @@ import yaml
 from kyverno_mp.cli.lint.command import lint
 from kyverno_mp.cli.sources.compiled import compile_all
 from kyverno_mp.cli.sources.policies import load_policies
-from kyverno_mp.policy.load import load
+from kyverno_mp.policy.reading.load import load
 from kyverno_mp.program.engine import Clock, Engine, LinkedPolicy, link_policy
 from kyverno_mp.program.ports import OFFLINE
 from kyverno_mp.program.request import Request

@@ -3,7 +3,7 @@
 import pytest
 
 from kyverno_mp.compiler.index import encode_policy
-from kyverno_mp.compiler.match import build_match
+from kyverno_mp.compiler.rules.match import build_match
 from kyverno_mp.errors import PolicyInvalid, SnapshotUnusable
 from kyverno_mp.ir.index import pack_parts
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR, ValidateIR

@@ -14,8 +14,8 @@ import pytest
 
 from kyverno_mp.program.changes import DOWNSTREAM, SOURCE, Change
 from kyverno_mp.program.generate.labels import Origin, TriggerIdentity
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import Triggered
 from kyverno_mp.queues.journal import LOST, TRIGGERS, Journal, JournalReader
 from kyverno_mp.queues.triggers import TriggerRecord, decode_trigger
 from kyverno_mp.webhook.triggers.lost import LostPolicies

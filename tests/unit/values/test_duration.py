@@ -2,7 +2,7 @@
 
 import pytest
 
-from kyverno_mp.values.duration import duration_error, duration_text, parse_duration
+from kyverno_mp.values.go.duration import duration_error, duration_text, parse_duration
 
 
 @pytest.mark.parametrize(

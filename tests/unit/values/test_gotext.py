@@ -5,7 +5,7 @@ import math
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.gotext import (
+from kyverno_mp.values.go.gotext import (
     float32_plain,
     float_e,
     float_f,

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.gotime import from_datetime
-from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.go.gotime import from_datetime
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 
 
 @pytest.mark.parametrize(

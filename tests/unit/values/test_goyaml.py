@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kyverno_mp.values.goyaml import block_text, resolves, sorted_keys
+from kyverno_mp.values.go.goyaml import block_text, resolves, sorted_keys
 
 CASES = json.loads((Path(__file__).parent / "goyaml_cases.json").read_text())
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.image import (
+from kyverno_mp.values.kubernetes.image import (
     ImageExtractor,
     ImageSettings,
     extract_images,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.json_diff import diff
-from kyverno_mp.values.json_patch import apply_patch, check_operations
+from kyverno_mp.values.patches.json_diff import diff
+from kyverno_mp.values.patches.json_patch import apply_patch, check_operations
 
 
 def _apply(document: Any, *operations: dict[str, Any]) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.mutate.anchors import prepare, preprocess
-from kyverno_mp.values.strategic_merge import merge
+from kyverno_mp.values.patches.strategic_merge import merge
 
 POD = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
 START = "wrong node kind: expected"

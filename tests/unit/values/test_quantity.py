@@ -3,7 +3,11 @@
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
+from kyverno_mp.values.kubernetes.quantity import (
+    Quantity,
+    parse_quantity,
+    quantity_error,
+)
 
 
 def read(text: str) -> Quantity:

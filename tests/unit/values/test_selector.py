@@ -2,7 +2,7 @@
 
 import pytest
 
-from kyverno_mp.values.selector import (
+from kyverno_mp.values.kubernetes.selector import (
     Term,
     check_selector,
     compile_selector,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.strategic_merge import merge
+from kyverno_mp.values.patches.strategic_merge import merge
 
 POD = {"apiVersion": "v1", "kind": "Pod"}
 CUSTOM = {"apiVersion": "x.io/v1", "kind": "Thing"}

@@ -3,7 +3,7 @@
 import pytest
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.gotime import GoTime
+from kyverno_mp.values.go.gotime import GoTime
 from kyverno_mp.values.ttl import parse_ttl
 
 MINUTE = 60 * 10**9

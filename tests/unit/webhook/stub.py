@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from kyverno_mp.errors import Error
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
-from kyverno_mp.program.triggers import Triggered
 
 
 def response(

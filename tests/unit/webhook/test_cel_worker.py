@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.leader.loop import PAGES, SNAPSHOT, Leader
-from kyverno_mp.process.certificate import make
+from kyverno_mp.process.startup.certificate import make
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES
 from kyverno_mp.snapshot.control import ControlPage

@@ -19,9 +19,9 @@ from kyverno_mp.program.cel_policies.generating_plan import (
 )
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import Triggered
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.snapshot.generating_policies import (
     GENERATING_POLICIES,

@@ -10,7 +10,7 @@ import pytest
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.review.dependencies import Dependencies

@@ -14,7 +14,7 @@ import pytest
 from kyverno_mp.errors import DeadlinePassed
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
 from kyverno_mp.program.ports import ApiRequest, ClusterData
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.review.dependencies import Dependencies

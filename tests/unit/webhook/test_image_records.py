@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from kyverno_mp.errors import DeadlinePassed, KubeUnavailable
-from kyverno_mp.program.mutation_plan import MutationPlan
+from kyverno_mp.program.plans.mutation_plan import MutationPlan
 from kyverno_mp.program.rule_gate import RuleGate
 from kyverno_mp.values.jsonvalue import Json
 from tests.image_rig import OCI, Contents, Repository, Signer

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from cryptography import x509
 
-from kyverno_mp.images.proof import Layer
+from kyverno_mp.images.sigstore.proof import Layer
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook import images as served
 from tests.image_rig import Contents, Repository, payload_for

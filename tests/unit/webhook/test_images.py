@@ -17,12 +17,12 @@ import yaml
 from kyverno_mp.images.cache import HIT, STORED
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.mutation_plan import MutationPlanner, link_mutation
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.mutation_plan import MutationPlanner, link_mutation
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.settings.settings import Settings
-from kyverno_mp.values.json_patch import apply_patch
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_patch import apply_patch
 from kyverno_mp.webhook.images import served_images
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of

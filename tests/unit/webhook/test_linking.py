@@ -25,7 +25,7 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse

@@ -23,9 +23,9 @@ from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy
 from kyverno_mp.program.cel_policies.plan import MutatingPlan, MutatingPlanner
 from kyverno_mp.program.changes import Change
 from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.triggers import Triggered
 from kyverno_mp.program.validating_policy.source import CelSource
 from kyverno_mp.snapshot.mutating_policies import (
     MUTATING_POLICIES,
@@ -33,7 +33,7 @@ from kyverno_mp.snapshot.mutating_policies import (
 )
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
-from kyverno_mp.values.json_patch import apply_patch
+from kyverno_mp.values.patches.json_patch import apply_patch
 from kyverno_mp.webhook.http_errors import HttpError
 from kyverno_mp.webhook.results.sink import ResultSink
 from kyverno_mp.webhook.review.dependencies import Dependencies

@@ -22,9 +22,9 @@ from kyverno_mp.policy.ports import (
     KnownSchemas,
     PermissionTarget,
 )
-from kyverno_mp.values.built_in_kinds import ApiResource
-from kyverno_mp.values.kinds import KindSelector
-from kyverno_mp.values.openapi import GroupVersionKind, Schema
+from kyverno_mp.values.kubernetes.built_in_kinds import ApiResource
+from kyverno_mp.values.kubernetes.kinds import KindSelector
+from kyverno_mp.values.kubernetes.openapi import GroupVersionKind, Schema
 from kyverno_mp.webhook.http.asgi import call_app
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,

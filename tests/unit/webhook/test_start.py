@@ -14,9 +14,9 @@ import pytest
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.index import encode_policy
 from kyverno_mp.leader.cluster_data import NAMES, segments_of, values_of
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.decode import decode
-from kyverno_mp.process.certificate import make
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
+from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.process.startup.certificate import make
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.settings.base import base_of
 from kyverno_mp.settings.settings import Settings

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from cryptography import x509
 
-from kyverno_mp.process.certificate import make
+from kyverno_mp.process.startup.certificate import make
 from kyverno_mp.webhook.http.tls import Certificates
 
 

@@ -17,7 +17,7 @@ from kyverno_mp.leader.folder import Changes
 from kyverno_mp.leader.policy_store import PolicyStore
 from kyverno_mp.program.engine import Clock, Engine, link_rule
 from kyverno_mp.program.matching.candidates import SegmentSource
-from kyverno_mp.program.plan import ValidationPlanner
+from kyverno_mp.program.plans.plan import ValidationPlanner
 from kyverno_mp.program.ports import ClusterData
 from kyverno_mp.program.rule import LinkedRule
 from kyverno_mp.snapshot.policies import PoliciesWriter, PolicySegment

@@ -20,9 +20,9 @@ from kyverno_mp.cli.fix.rewrite.texts import (
     literal,
 )
 from kyverno_mp.policy.fields.image_verification import Deny
-from kyverno_mp.values.duration import parse_duration
+from kyverno_mp.values.go.duration import parse_duration
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.quantity import parse_quantity
+from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _KEY: Final = re.compile(

@@ -20,7 +20,7 @@ import msgspec
 from kyverno_mp.cli.fix.rewrite.match import Resource
 from kyverno_mp.expr.pattern.anchors import parse_anchor
 from kyverno_mp.limits import REWRITE_INPUTS_MAX
-from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.values.jsonvalue import Json
 
 _SEED: Final = 20260101

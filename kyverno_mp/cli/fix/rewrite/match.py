@@ -15,14 +15,14 @@ from kyverno_mp.cli.fix.rewrite.texts import (
     items,
     like,
 )
-from kyverno_mp.policy.cluster_policy import Rule
+from kyverno_mp.policy.documents.cluster_policy import Rule
 from kyverno_mp.policy.fields.match import (
     MatchResources,
     ResourceDescription,
     ResourceFilter,
 )
 from kyverno_mp.policy.ports import BuiltInKinds
-from kyverno_mp.values.kinds import parse_kind
+from kyverno_mp.values.kubernetes.kinds import parse_kind
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _KINDS: Final = BuiltInKinds()

@@ -16,8 +16,8 @@ from kyverno_mp.cli.fix.rewrite.deny import conditions_expression, deny_expressi
 from kyverno_mp.cli.fix.rewrite.match import Matched, Resource, kinds_clause, matched
 from kyverno_mp.cli.fix.rewrite.pattern import pattern_expression
 from kyverno_mp.cli.fix.rewrite.texts import NotRewritten, all_of, any_of, bracketed
-from kyverno_mp.compiler.autogen import expand
-from kyverno_mp.policy.cluster_policy import ClusterPolicy, Rule
+from kyverno_mp.compiler.autogen.rules import expand
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Rule
 from kyverno_mp.policy.fields.validation import Validation
 from kyverno_mp.values.jsonvalue import Json
 

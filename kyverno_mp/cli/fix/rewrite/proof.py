@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.cli.replay.unrecorded import unrecorded
 from kyverno_mp.compiler.build import compile_policy
-from kyverno_mp.compiler.validating_policy import compile_validating_policy
-from kyverno_mp.policy.cluster_policy import ClusterPolicy
-from kyverno_mp.policy.validating_policy import (
+from kyverno_mp.compiler.cel_kinds.validating_policy import compile_validating_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
     CelPolicyException,
     decode_validating_policy,
 )
+from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy
 from kyverno_mp.program.engine import Clock, Engine, link_policy
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import ERROR, FAIL, RuleResult

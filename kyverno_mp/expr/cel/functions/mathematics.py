@@ -13,7 +13,7 @@ from typing import Final
 from kyverno_mp.expr.cel.library import Declaration, function
 from kyverno_mp.expr.cel.operators import compare, int_result
 from kyverno_mp.expr.cel.values import UINT_MAX, CelFailed, Meter, Uint, Value
-from kyverno_mp.values.duration import wrap_int64
+from kyverno_mp.values.go.duration import wrap_int64
 
 _BITS: Final = 64
 _COMPARED_COST: Final = 14

@@ -1,8 +1,9 @@
 """Implement optional values.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS; ``or`` and ``orValue``, whose
-argument is evaluated only when needed, are linked in link.py. Next: catalogue.py.
-May touch: nothing outside its arguments. Source: cel-go cel/library.go, optionals.
+argument is evaluated only when needed, are linked in expr/cel/linking/expressions.py.
+Next: catalogue.py. May touch: nothing outside its arguments. Source: cel-go
+cel/library.go, optionals.
 """
 
 from typing import Final

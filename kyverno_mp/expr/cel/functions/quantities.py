@@ -12,7 +12,11 @@ from typing import Final
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, CelFailed, Meter, Value
-from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
+from kyverno_mp.values.kubernetes.quantity import (
+    Quantity,
+    parse_quantity,
+    quantity_error,
+)
 
 _COST: Final = 250
 """Quantities have up to a few thousand digits, so an operation takes ten

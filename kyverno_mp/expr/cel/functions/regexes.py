@@ -11,8 +11,8 @@ from typing import Any, Final
 from kyverno_mp.expr.cel.library import member
 from kyverno_mp.expr.cel.values import POINTER_BYTES, CelFailed, Meter, text_bytes
 from kyverno_mp.limits import REGEX_CHARACTERS_MAX
-from kyverno_mp.values.regex import Regex
-from kyverno_mp.values.regex import compile_regex as remembered
+from kyverno_mp.values.go.regex import Regex
+from kyverno_mp.values.go.regex import compile_regex as remembered
 
 _MET_MAX: Final = 64
 SEARCH_COST: Final = 220

@@ -28,7 +28,7 @@ from kyverno_mp.expr.cel.values import (
     text_bytes,
     type_name,
 )
-from kyverno_mp.values.gotext import float_g
+from kyverno_mp.values.go.gotext import float_g
 
 _BOOLS: Final = {
     **dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),

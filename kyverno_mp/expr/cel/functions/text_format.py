@@ -2,7 +2,8 @@
 
 Room: expr. Takes: Meter, the format, its arguments. Gives: format_text; ``clauses`` and
 the error messages for the check of literals.
-Next: functions/strings.py, literals.py. May touch: nothing outside its arguments.
+Next: functions/strings.py, expr/cel/syntax/literals.py. May touch: nothing outside its
+arguments.
 Source: cel-go ext/formatting.go (strings library, version 2: strings in US English).
 """
 
@@ -27,8 +28,8 @@ from kyverno_mp.expr.cel.values import (
     type_name,
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
-from kyverno_mp.values.duration import quote_text
-from kyverno_mp.values.gotext import float_g
+from kyverno_mp.values.go.duration import quote_text
+from kyverno_mp.values.go.gotext import float_g
 
 _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _PRECISION: Final = 6

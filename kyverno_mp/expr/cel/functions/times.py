@@ -25,9 +25,9 @@ from kyverno_mp.expr.cel.values import (
     Timestamp,
     Value,
 )
-from kyverno_mp.values.duration import parse_duration
-from kyverno_mp.values.gotime import GoTime, from_datetime
-from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.go.duration import parse_duration
+from kyverno_mp.values.go.gotime import GoTime, from_datetime
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 
 SECOND: Final = 10**9
 _OFFSET: Final = re.compile(r"([+-]?)(\d\d):(\d\d)")

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote_plus
 
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import LIST_BYTES, CelFailed, Meter, shown, text_bytes
-from kyverno_mp.values.duration import quote_text
+from kyverno_mp.values.go.duration import quote_text
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _COST: Final = 150

@@ -16,15 +16,19 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 )
 from kyverno_mp.expr.jmespath.interim import as_number, fail
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.duration import (
+from kyverno_mp.values.go.duration import (
     duration_text,
     float_to_int64,
     parse_duration,
     wrap_int64,
 )
-from kyverno_mp.values.gotext import float_g
+from kyverno_mp.values.go.gotext import float_g
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.quantity import Quantity, parse_quantity, quantity_error
+from kyverno_mp.values.kubernetes.quantity import (
+    Quantity,
+    parse_quantity,
+    quantity_error,
+)
 
 Operand: TypeAlias = float | Quantity | int
 """A scalar, a quantity, or a duration as int nanoseconds."""

@@ -23,7 +23,7 @@ def _x509_decode(runtime: Runtime, text: str) -> Json:
     runtime.charge(_STEPS + 4 * len(text))
     runtime.charge_bytes(32 * len(text))
     # PERF: start of the command line: the library takes 50 ms, a third of ``jp query``.
-    # The service loads it before it forks (process/preload.py).
+    # The service loads it before it forks (process/startup/preload.py).
     from kyverno_mp.expr.jmespath.certificate_document import decode_pem
 
     return decode_pem(text)

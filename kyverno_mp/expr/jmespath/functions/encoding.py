@@ -14,13 +14,13 @@ from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import DECODED_CHARACTERS_MAX
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
-from kyverno_mp.values.gojson import (
+from kyverno_mp.values.go.gojson import (
     JsonInvalid,
     decode_json,
     decoded_bytes,
     without_bytes,
 )
-from kyverno_mp.values.gotext import replaced_bytes, text_bytes
+from kyverno_mp.values.go.gotext import replaced_bytes, text_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 _ALPHABET: Final = frozenset(
@@ -138,7 +138,8 @@ def parse_json_text(runtime: Runtime, text: str) -> Json:
 def _parse_yaml(runtime: Runtime, text: str) -> Json:
     if len(text) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("expr.yaml", "text is too long to be decoded")
-    # PERF: start of the command line, as the imports below (process/preload.py).
+    # PERF: start of the command line, as the imports below
+    # (process/startup/preload.py).
     from kyverno_mp.expr.jmespath.yaml_text import (
         YAML_NODE_BYTES,
         decode_yaml,

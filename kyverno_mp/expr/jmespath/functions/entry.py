@@ -19,7 +19,7 @@ from kyverno_mp.expr.jmespath.interim import (
 )
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, TEXT_LIGHT_MAX
-from kyverno_mp.values.gotext import GoValue, go_type, sprint
+from kyverno_mp.values.go.gotext import GoValue, go_type, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Handler: TypeAlias = Callable[..., Json]

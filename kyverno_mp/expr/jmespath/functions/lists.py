@@ -32,7 +32,7 @@ from kyverno_mp.values.effort import (
     search_steps,
     width_of,
 )
-from kyverno_mp.values.gotext import replaced_bytes
+from kyverno_mp.values.go.gotext import replaced_bytes
 from kyverno_mp.values.jsonvalue import Json
 
 

@@ -17,8 +17,8 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 )
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import URL_CHARACTERS_MAX
-from kyverno_mp.values.image import parse_image
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.kubernetes.image import parse_image
 
 _STEPS: Final = 40
 

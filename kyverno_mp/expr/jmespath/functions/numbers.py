@@ -17,7 +17,7 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 )
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.duration import float_to_int64
+from kyverno_mp.values.go.duration import float_to_int64
 from kyverno_mp.values.jsonvalue import Json
 
 _WHOLE_FROM: Final = 4503599627370496.0

@@ -23,7 +23,7 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 from kyverno_mp.expr.jmespath.functions.sorting import charge_sorting
 from kyverno_mp.expr.jmespath.interim import GoInt, GoSlice, as_number, fail
 from kyverno_mp.expr.scope import Runtime
-from kyverno_mp.values.gotext import float32_plain, float_g
+from kyverno_mp.values.go.gotext import float32_plain, float_g
 from kyverno_mp.values.jsonvalue import Json
 
 _SMALL_MAP_BYTES: Final = 184

@@ -21,8 +21,8 @@ from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import REGEX_CHARACTERS_MAX
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
+from kyverno_mp.values.go.regex import compile_regex as remembered
 from kyverno_mp.values.jsonvalue import Json
-from kyverno_mp.values.regex import compile_regex as remembered
 
 _TEMPLATE: Final = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
 
@@ -41,7 +41,7 @@ _GROUPS_MAX: Final = 100
 
 
 def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> Any:
-    """Compile, and charge the caller; see values/regex.py.
+    """Compile, and charge the caller; see values/go/regex.py.
 
     Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
     """

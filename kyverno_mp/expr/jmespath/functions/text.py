@@ -24,9 +24,9 @@ from kyverno_mp.expr.jmespath.functions.objects import text_of
 from kyverno_mp.expr.jmespath.interim import GoInt, floats, leave
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import SEMVER_CHARACTERS_MAX
-from kyverno_mp.values.duration import float_to_int64
 from kyverno_mp.values.effort import search_steps, width_of
-from kyverno_mp.values.gotext import json_text, replaced_bytes
+from kyverno_mp.values.go.duration import float_to_int64
+from kyverno_mp.values.go.gotext import json_text, replaced_bytes
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.semver import ZERO, parse_range, parse_version
 from kyverno_mp.values.wildcard import matches

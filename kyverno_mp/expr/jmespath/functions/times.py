@@ -19,9 +19,9 @@ from kyverno_mp.expr.jmespath.functions.entry import (
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import TIME_CHARACTERS_MAX
-from kyverno_mp.values.duration import duration_error, duration_text, parse_duration
-from kyverno_mp.values.gotime import GoTime, from_datetime, from_unix
-from kyverno_mp.values.gotime_parse import RFC3339, parse_time
+from kyverno_mp.values.go.duration import duration_error, duration_text, parse_duration
+from kyverno_mp.values.go.gotime import GoTime, from_datetime, from_unix
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 from kyverno_mp.values.jsonvalue import Json
 
 _INT64_END: Final = 1 << 63

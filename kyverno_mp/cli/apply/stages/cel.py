@@ -1,0 +1,237 @@
+"""Apply policies in CEL that mutate, generate or delete to one object.
+
+Room: cli. Takes: their IR, values, a user, the targets. Gives: Verdicts. Next:
+evaluate. May touch: what the ports of CEL reach.
+Source: docs/behaviour/cli 7, 8; docs/behaviour/cel 10, 12d; Kyverno
+cmd/cli/kubectl-kyverno/processor/policy_processor.go.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from kyverno_mp.cli.apply.stages.admission_policies import (
+    Verdict,
+    asked_by,
+    unknown_kind,
+)
+from kyverno_mp.cli.apply.stages.cel_policies import NAME_LABEL, CelInput, namespace_of
+from kyverno_mp.cli.cluster.given_cel import GeneratedObjects, GivenResources
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.sources.plurals import known_plurals
+from kyverno_mp.cli.sources.user_info import UserInfo
+from kyverno_mp.cli.sources.values_file import Values
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.cel_policies import (
+    DeletingPolicyIR,
+    GeneratingPolicyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.cel_policies.delete import LinkedDeletingPolicy, any_operation
+from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
+from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.matching.subject import metadata_text
+from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.values.jsonvalue import Json
+
+_NO_OPERATION: Final = ""
+
+
+class CelStages:
+    """Policies linked once, applied to many objects."""
+
+    def __init__(
+        self, given: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
+    ) -> None:
+        self._mutating: list[LinkedMutatingPolicy] = []
+        self._of_targets: list[LinkedMutatingPolicy] = []
+        self._generating: list[LinkedGeneratingPolicy] = []
+        self._deleting: list[LinkedDeletingPolicy] = []
+        for ir in given.others:
+            if isinstance(ir, MutatingPolicyIR):
+                linked = self._of_targets if ir.mutates_existing else self._mutating
+                linked.append(LinkedMutatingPolicy(ir))
+            elif isinstance(ir, GeneratingPolicyIR):
+                self._generating.append(LinkedGeneratingPolicy(ir))
+            elif isinstance(ir, DeletingPolicyIR):
+                self._deleting.append(LinkedDeletingPolicy(ir))
+        self._generated = GeneratedObjects(is_cluster=given.is_cluster)
+        self._ports = ports._replace(generator=self._generated)
+        self._target_ports = self._ports
+        if given.targets and isinstance(ports.resources, GivenResources):
+            resources = ports.resources.with_objects(given.targets)
+            self._target_ports = self._ports._replace(resources=resources)
+        self._values = values
+        self._user = user or UserInfo()
+        self._plurals = known_plurals(given.plurals)
+        self._targets = given.targets
+
+    def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield the verdicts of MutatingPolicies on the object of the request.
+
+        KYVERNO: each has the object as the last one left it (docs/behaviour/cel 10.1).
+        """
+        if not self._mutating:
+            return
+        facts = self._facts(self._asked(request), runtime)
+        shared = Shared(facts.request)
+        answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
+        current = facts
+        for linked in self._mutating:
+            policy = linked.ir.policy
+            runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
+            for answer in linked.evaluate(current, shared):
+                answers.append((linked, answer))
+                if answer.patched is not None:
+                    asked = replace(facts.request, object=answer.patched)
+                    current = facts._replace(request=asked)
+        for linked, answer in answers:
+            if not answer.is_dropped:
+                yield Verdict(linked.ir.policy, answer.result, current.request.object)
+
+    def mutate_targets(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield the verdicts of policies for existing objects, one per object.
+
+        KYVERNO: the request need not match (docs/behaviour/cli 8).
+        """
+        if not (self._of_targets and self._targets):
+            return
+        trigger = self._asked(request)
+        facts = self._facts(trigger, runtime)._replace(ports=self._target_ports)
+        shared = Shared(trigger)
+        found = {
+            id(linked): self._found_targets(linked, facts)
+            for linked in self._of_targets
+        }
+        for raw in self._targets:
+            target = self._target_request(raw, trigger)
+            current = facts._replace(request=target, namespace=None)
+            answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
+            for linked in self._of_targets:
+                if not _selects(linked, target, found[id(linked)]):
+                    continue
+                runtime.begin_policy(linked, is_tenant=False)
+                for answer in linked.mutate_target(current, shared):
+                    answers.append((linked, answer))
+                    if answer.patched is not None:
+                        asked = replace(target, object=answer.patched)
+                        current = current._replace(request=asked)
+            for linked, answer in answers:
+                verdict = answer.result
+                if verdict is not None:
+                    if verdict.status == result.PASS:
+                        verdict.patched_target = current.request.object
+                    yield Verdict(linked.ir.policy, verdict)
+
+    def generate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield the verdicts of GeneratingPolicies, with the generated objects."""
+        if not self._generating:
+            return
+        facts = self._facts(self._asked(request), runtime)
+        shared = Shared(facts.request)
+        for linked in self._generating:
+            policy = linked.ir.policy
+            runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
+            verdict = linked.evaluate(facts, shared)
+            generated = self._generated.take()
+            if verdict is not None:
+                if verdict.rule != "exception" and verdict.status == result.PASS:
+                    verdict.generated = tuple(generated)
+                yield Verdict(policy, verdict)
+
+    def delete(
+        self, request: Request, runtime: Runtime, what: str = "resource"
+    ) -> Iterator[Verdict]:
+        """Yield the verdicts of DeletingPolicies; ``what``: names the object."""
+        if not self._deleting:
+            return
+        asked = request
+        if request.object.get("apiVersion") and request.object.get("kind"):
+            asked = self._asked(request)
+        facts = self._facts(asked, runtime)
+        for linked in self._deleting:
+            policy = linked.ir.policy
+            runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
+            try:
+                is_match = linked.selects(facts)
+            except (ExpressionFailed, BudgetExceeded) as error:
+                status, text = result.ERROR, error.message
+            else:
+                status = result.PASS if is_match else result.FAIL
+                text = f"{what} matched" if is_match else f"{what} did not match"
+            found = RuleResult(policy.name, result.DELETION, status, text)
+            yield Verdict(policy, found)
+
+    def _facts(self, request: Request, runtime: Runtime) -> Facts:
+        namespace = namespace_of(request, self._values)
+        return Facts(request, runtime, self._ports, namespace)
+
+    def _asked(self, request: Request) -> Request:
+        """Return the request as upstream builds it: always a CREATE by the user."""
+        plural = self._plurals.get((request.group, request.kind))
+        if plural is None:
+            raise unknown_kind(request)
+        asked = asked_by(self._user, request, plural)
+        name = asked.namespace
+        if name and not asked.namespace_labels:
+            asked = replace(asked, namespace_labels={NAME_LABEL: name})
+        return asked
+
+    def _target_request(self, raw: dict[str, Json], trigger: Request) -> Request:
+        """Return the request for an existing object, without an operation."""
+        group, _, version = str(raw.get("apiVersion", "")).rpartition("/")
+        kind, namespace = str(raw.get("kind", "")), metadata_text(raw, "namespace")
+        target = replace(
+            trigger,
+            group=group,
+            version=version,
+            kind=kind,
+            name=metadata_text(raw, "name"),
+            namespace=namespace,
+            object=raw,
+            operation=_NO_OPERATION,
+            namespace_labels={NAME_LABEL: namespace} if namespace else {},
+        )
+        plural = self._plurals.get((group, kind))
+        if plural is None:
+            raise unknown_kind(target)
+        resource = {"group": group, "version": version, "resource": plural}
+        return replace(target, review_request={"resource": resource})
+
+    def _found_targets(
+        self, linked: LinkedMutatingPolicy, facts: Facts
+    ) -> set[tuple[str, str]] | None:
+        """Return (namespace, name) of the targets that the expression finds."""
+        name = linked.ir.policy.name
+        try:
+            found = linked.targets(facts)
+        except (ExpressionFailed, BudgetExceeded) as error:
+            text = "failed to discover CEL targets: failed to evaluate CEL expression"
+            raise CommandFailed(f"{text} for policy {name}: {error.message}") from error
+        if found is None:
+            return None
+        return {
+            (metadata_text(one, "namespace"), metadata_text(one, "name"))
+            for one in found
+        }
+
+
+def _selects(
+    linked: LinkedMutatingPolicy,
+    target: Request,
+    found: set[tuple[str, str]] | None,
+) -> bool:
+    """Return whether the target is one of the policy."""
+    if found is not None:
+        return (target.namespace, target.name) in found
+    targets, constraints = linked.ir.targets, linked.ir.bodies[0].constraints
+    if targets is not None and targets.constraints.rules:
+        constraints = targets.constraints
+    return matches(any_operation(constraints), target)

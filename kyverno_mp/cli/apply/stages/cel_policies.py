@@ -1,0 +1,183 @@
+"""Apply policies of policies.kyverno.io to one object or JSON payload.
+
+Room: cli. Takes: ValidatingPolicyIRs, values, a user. Gives: Verdicts. Next: evaluate.
+May touch: what the ports of CEL reach.
+Source: docs/behaviour/cli 5 (REST mapper), 7, 8; docs/behaviour/cel 3, 6.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kyverno_mp.cli.apply.stages.admission_policies import (
+    Verdict,
+    asked_by,
+    unknown_kind,
+)
+from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
+from kyverno_mp.cli.sources.user_info import UserInfo
+from kyverno_mp.cli.sources.values_file import Values
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+if TYPE_CHECKING:
+    from kyverno_mp.ir.cel_policies import AnyCelPolicyIR
+    from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+    from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
+
+VALIDATING_POLICIES: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
+MUTATING_POLICIES: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
+GENERATING_POLICIES: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
+IMAGE_POLICIES: Final = ("ImageValidatingPolicy", "NamespacedImageValidatingPolicy")
+DELETING_POLICIES: Final = ("DeletingPolicy", "NamespacedDeletingPolicy")
+NAME_LABEL: Final = "kubernetes.io/metadata.name"
+
+
+class Payload(dict[str, Json]):
+    """The content of a ``--json`` file: any map, not an object of a cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class CelInput:
+    """The input of a run for policies in CEL."""
+
+    policies: Sequence[ValidatingPolicyIR] = ()
+    plurals: Plurals | None = None
+    """Of kinds that not every cluster has."""
+    others: "Sequence[AnyCelPolicyIR]" = ()
+    """Policies that mutate, generate or delete."""
+    targets: Sequence[dict[str, Json]] = ()
+    """The existing objects that policies may change."""
+    is_cluster: bool = False
+    """A cluster is there, or is simulated."""
+    images: "Sequence[ImageValidatingPolicyIR]" = ()
+    """Policies about images."""
+    uses_docker: bool = False
+    """Registries are read with docker's credentials."""
+    layout: str = ""
+    """A folder of images that is read instead of registries."""
+    payload_word: str = "json"
+    """What a DeletingPolicy calls a JSON payload."""
+
+
+class CelPolicies:
+    """Policies linked once, applied to many objects."""
+
+    def __init__(
+        self, given: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
+    ) -> None:
+        self._for_objects: list[LinkedValidatingPolicy] = []
+        self._for_json: list[LinkedValidatingPolicy] = []
+        if given.policies:
+            self._link(given.policies)
+        self._ports = ports
+        self._values = values
+        self._user = user or UserInfo()
+        self._plurals = known_plurals(given.plurals)
+
+    def _link(self, policies: Sequence[ValidatingPolicyIR]) -> None:
+        # PERF: loads CEL, which runs without such policies do not need.
+        from kyverno_mp.program.validating_policy.evaluate import (
+            LinkedValidatingPolicy,
+        )
+
+        for ir in policies:
+            linked = self._for_json if ir.is_json else self._for_objects
+            linked.append(LinkedValidatingPolicy(ir))
+
+    @property
+    def validates(self) -> bool:
+        """Return whether there is a policy."""
+        return bool(self._for_objects or self._for_json)
+
+    def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield the verdicts on an object.
+
+        KYVERNO: policies for any JSON see the object, too, after all others.
+        """
+        if self._for_objects:
+            asked = self._asked(request)
+            namespace = namespace_of(asked, self._values)
+            yield from self._verdicts(
+                self._for_objects, asked, runtime, namespace=namespace
+            )
+        for verdict in self._on_json(request.object, runtime):
+            if verdict.result is not None:
+                yield verdict
+
+    def validate_payload(self, payload: Payload, runtime: Runtime) -> Iterator[Verdict]:
+        """Yield the verdicts on a payload; those for objects do not see it."""
+        yield from self._on_json(dict(payload), runtime)
+
+    def _on_json(self, content: dict[str, Json], runtime: Runtime) -> Iterator[Verdict]:
+        if self._for_json:
+            request = Request(object=content, version="")
+            yield from self._verdicts(self._for_json, request, runtime, is_payload=True)
+
+    def _verdicts(
+        self,
+        policies: Sequence["LinkedValidatingPolicy"],
+        request: Request,
+        runtime: Runtime,
+        *,
+        namespace: Json = None,
+        is_payload: bool = False,
+    ) -> Iterator[Verdict]:
+        from kyverno_mp.program.context.cel_scope import Shared
+        from kyverno_mp.program.validating_policy.scope import Facts
+
+        facts = Facts(request, runtime, self._ports, namespace, is_payload)
+        shared = Shared(request)
+        for linked in policies:
+            policy = linked.ir.policy
+            runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
+            for answer in linked.evaluate(facts, shared):
+                if not answer.is_dropped:
+                    yield Verdict(policy, answer.result)
+
+    def _asked(self, request: Request) -> Request:
+        """Return the request as upstream builds it: always a CREATE by the user."""
+        plural = self._plurals.get((request.group, request.kind))
+        plural = plural or self._guessed(request.kind)
+        if not plural:
+            raise unknown_kind(request)
+        asked = asked_by(self._user, request, plural)
+        name = asked.namespace
+        if name and not asked.namespace_labels:
+            asked = replace(asked, namespace_labels={NAME_LABEL: name})
+        return asked
+
+    def _guessed(self, kind: str) -> str:
+        """Return the first matched resource whose name begins like the kind.
+
+        KYVERNO: docs/behaviour/cli 5, for kinds that the REST mapper does not know.
+        """
+        for linked in self._for_objects:
+            written = linked.ir.bodies[0].constraints
+            for rule in written.rules if written is not None else ():
+                for resource in rule.resources:
+                    if resource.lower().startswith(kind.lower()):
+                        return resource
+        return ""
+
+
+def namespace_of(request: Request, values: Values) -> Json:
+    """Return the variable ``namespaceObject``: None for an unknown namespace."""
+    name = request.namespace
+    found = values.namespace_objects.get(name)
+    if found is not None:
+        return {"spec": {}, "status": {}, **found}
+    labels = request.namespace_labels
+    if not name or labels == {NAME_LABEL: name}:
+        return None
+    metadata: dict[str, Json] = {"name": name, "labels": dict(labels)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": metadata,
+        "spec": {},
+        "status": {},
+    }

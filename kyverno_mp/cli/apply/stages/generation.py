@@ -1,0 +1,116 @@
+"""Run generate rules in a simulated cluster with only the trigger and the sources.
+
+Room: cli. Takes: compiled policies, the request of one object, clone sources. Gives:
+PolicyResponses whose results have the generated objects. Next: evaluate.
+May touch: standard error, for objects that it cannot generate. Source:
+docs/behaviour/cli 8, 11, 15.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import click
+
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.generate.generation import (
+    evaluate_generations,
+    generate,
+    link_generations,
+)
+from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generate.rule import LinkedGeneration
+from kyverno_mp.program.matching.subject import metadata_text
+from kyverno_mp.program.ports import ClusterData, ObjectQuery
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+CloneSources = Mapping[str, Sequence[Json]]
+"""Name of a rule -> the objects that it may clone."""
+
+
+class _Store:
+    """The objects of one policy's run on one trigger."""
+
+    def __init__(self, objects: Sequence[Json]) -> None:
+        self._objects: dict[tuple[str, str, str, str], Json] = {}
+        for raw in objects:
+            key = (
+                str(raw.get("apiVersion", "")),
+                str(raw.get("kind", "")),
+                metadata_text(raw, "namespace"),
+                metadata_text(raw, "name"),
+            )
+            self._objects[key] = raw
+
+    def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
+        """Return the requested objects, sorted by namespace and name."""
+        found = []
+        for (api_version, kind, namespace, name), raw in self._objects.items():
+            group, _, version = api_version.rpartition("/")
+            if (
+                matches(asked.group, group)
+                and matches(asked.version, version)
+                and matches(asked.kind, kind)
+                and matches(asked.namespace or "*", namespace)
+                and matches(asked.name or "*", name)
+            ):
+                found.append(((namespace, name), raw))
+        return [raw for _, raw in sorted(found, key=lambda each: each[0])]
+
+    def keep(self, made: Generated) -> bool:
+        """Create an object; return whether it is new."""
+        key = tuple(made.target)
+        if key in self._objects:
+            return False
+        self._objects[made.target] = made.resource
+        return True
+
+
+class Generations:
+    """The policies of a run that have generate rules."""
+
+    def __init__(
+        self,
+        policies: Sequence[CompiledPolicy],
+        cluster_data: ClusterData,
+        clock: Clock,
+        sources: CloneSources,
+    ) -> None:
+        """Link the rules; ``sources``: see CloneSources."""
+        linked = [(policy.policy, link_generations(policy)) for policy in policies]
+        self.policies: list[tuple[PolicyIR, list[LinkedGeneration]]] = [
+            (policy, rules) for policy, rules in linked if rules
+        ]
+        self._cluster_data = cluster_data
+        self._clock = clock
+        self._sources = sources
+
+    def apply(
+        self, policy: PolicyIR, rules: Sequence[LinkedGeneration], request: Request
+    ) -> PolicyResponse | None:
+        """Evaluate and generate; None when no rule has a result.
+
+        KYVERNO: an object that cannot be generated leaves the results unchanged
+        (docs/behaviour/cli 8).
+        """
+        response = evaluate_generations(
+            policy, rules, self._open(request, self._cluster_data)
+        )
+        if not response.results:
+            return None
+        objects = [request.object] if request.object else []
+        for found in response.results:
+            objects.extend(self._sources.get(found.rule, ()))
+        store = _Store(objects)
+        cluster_data = replace(self._cluster_data, objects=store)
+        error = generate(rules, response, self._open(request, cluster_data), store.keep)
+        if error:
+            click.echo(f"policy {policy.key}: not generated: {error}", err=True)
+        return response
+
+    def _open(self, request: Request, cluster_data: ClusterData) -> RequestContext:
+        return Engine(cluster_data, self._clock).open(request)

@@ -1,0 +1,49 @@
+"""The verifyImages rules of a run, between mutation and validation.
+
+Room: cli. Takes: compiled policies, the ports of a run. Gives: ImageStates, responses.
+Next: evaluate. May touch: registries.
+Source: docs/behaviour/images 2.1 (CLI).
+"""
+
+from collections.abc import Sequence
+
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
+from kyverno_mp.program.images.verification import link_image_rules, verify_policy
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.values.jsonvalue import Json
+
+
+class ImageStage:
+    """The policies with verifyImages rules that this version evaluates."""
+
+    def __init__(
+        self, policies: Sequence[CompiledPolicy], cluster_data: ClusterData
+    ) -> None:
+        linked = [(one.policy, link_image_rules(one)) for one in policies]
+        self.policies: list[tuple[PolicyIR, list[LinkedImageRule]]] = [
+            (policy, rules) for policy, rules in linked if rules
+        ]
+        self._begin = cluster_data.reviewed_images
+
+    def begin(self, resource: dict[str, Json]) -> ImageState:
+        """Return the state of one object before the first policy."""
+        if self._begin is None:
+            # PERF: TLS costs 20 ms, which only runs that verify images pay.
+            from kyverno_mp.cli.cluster.image_access import image_reviews
+
+            # KYVERNO: without --registry, registries are read without credentials.
+            self._begin = image_reviews(uses_docker=False)
+        return ImageState(self._begin(), resource)
+
+    def verify(
+        self,
+        policy: PolicyIR,
+        rules: Sequence[LinkedImageRule],
+        context: RequestContext,
+        state: ImageState,
+    ) -> PolicyResponse:
+        """Run the rules of one policy; the state gets the new object."""
+        return verify_policy(policy, rules, context, state)

@@ -1,0 +1,395 @@
+"""``explain``: show what the compiler computes from a policy.
+
+Room: cli. Takes: policy paths. Gives: a table (or JSON) of the computed rules: kinds,
+action, effects, exceptions, features that this version does not evaluate.
+May touch: files named by the user, standard output.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from kyverno_mp.cli.explain.cleanup import describe_cleanup
+from kyverno_mp.cli.lint.foreign import (
+    foreign_kind,
+    is_input_of_another_command,
+    is_template,
+)
+from kyverno_mp.cli.lint.served import left_out, refused_by_webhook
+from kyverno_mp.cli.output.counted import counted
+from kyverno_mp.cli.shell.errors import CommandFailed, read_error
+from kyverno_mp.cli.sources.compiled import (
+    Compiled,
+    compile_admission,
+    compile_all,
+    compile_cel,
+    compile_images,
+    compile_others,
+)
+from kyverno_mp.cli.sources.exceptions import load_exceptions
+from kyverno_mp.cli.sources.folders import files_below, say_empty
+from kyverno_mp.cli.sources.policies import PolicySet, load_policies
+from kyverno_mp.errors import InputError
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY, EFFECT_SHARED
+from kyverno_mp.ir.admission_policy import (
+    AdmissionPolicyIR,
+    ConstraintsIR,
+    ResourceRuleIR,
+)
+from kyverno_mp.ir.cel_policies import (
+    AnyCelPolicyIR,
+    GeneratingPolicyIR,
+    MutatingPolicyIR,
+)
+from kyverno_mp.ir.image_policies import ImageBodyIR, ImageValidatingPolicyIR
+from kyverno_mp.ir.match import FilterIR, KindIR
+from kyverno_mp.ir.rules import CompiledPolicy, RuleIR
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
+from kyverno_mp.leader.servable import UNSUPPORTED
+from kyverno_mp.policy.reading.load import load
+from kyverno_mp.values.jsonvalue import Json
+
+_EFFECT_WORDS = (
+    (EFFECT_SHARED, "reads shared data"),
+    (EFFECT_CLUSTER, "calls the cluster"),
+    (EFFECT_REGISTRY, "calls a registry"),
+)
+
+
+def _kind_text(kind: KindIR) -> str:
+    parts = [kind.group, kind.version, kind.kind]
+    while len(parts) > 1 and parts[0] == "*":
+        parts.pop(0)
+    return "/".join([*parts, kind.subresource] if kind.subresource else parts)
+
+
+def _kinds(filters: Sequence[FilterIR]) -> list[str]:
+    return list(dict.fromkeys(_kind_text(k) for f in filters for k in f.kinds))
+
+
+def _body(rule: RuleIR) -> str:
+    validate = rule.validate
+    if validate is None:
+        return rule.rule_type
+    for name, value in (
+        ("assert", validate.assertion),
+        ("podSecurity", validate.pod_security),
+        ("deny", validate.deny),
+        ("pattern", validate.pattern),
+        ("anyPattern", validate.any_pattern),
+        ("foreach", validate.foreach or None),
+    ):
+        if value is not None:
+            return f"validate.{name}"
+    return rule.unsupported or "validate"
+
+
+def describe(compiled: CompiledPolicy) -> dict[str, Json]:
+    """Return the policy as ``explain -o json`` prints it.
+
+    Shape: ``{"policy": "p", "kind": "ClusterPolicy", "failurePolicy": "Fail", "rules":
+    [{"name": "r", "body": "validate.pattern", "kinds": ["Pod"], ...}]}``.
+    """
+    policy = compiled.policy
+    return {
+        "policy": policy.key,
+        "kind": policy.kind,
+        "failurePolicy": policy.failure_policy,
+        "background": policy.background,
+        "admission": policy.admission,
+        "rules": [_rule(compiled, rule) for rule in compiled.rules],
+    }
+
+
+def _rule(compiled: CompiledPolicy, rule: RuleIR) -> dict[str, Json]:
+    filters = rule.match.filters
+    effects = [word for bit, word in _EFFECT_WORDS if rule.effects & bit] or ["pure"]
+    return {
+        "name": rule.name,
+        "body": _body(rule),
+        "autogen": rule.name.startswith("autogen-"),
+        "kinds": _kinds(filters),
+        "operations": _each(f.operations for f in filters),
+        "namespaces": _each(f.namespaces for f in filters),
+        "action": rule.action.action or compiled.policy.action.action or "Audit",
+        "overrides": bool(rule.action.overrides or compiled.policy.action.overrides),
+        "context": [entry.name for entry in rule.context],
+        "effects": effects,
+        "exceptions": [exception.key for exception in rule.exceptions],
+        "notEvaluated": rule.unsupported,
+    }
+
+
+def describe_admission(ir: AdmissionPolicyIR) -> dict[str, Json]:
+    """Return a policy of the API server itself in the same shape, as one rule."""
+    rules = ir.constraints.rules if ir.constraints is not None else ()
+    body = counted(len(ir.validations), "validation")
+    if ir.mutations:
+        body = counted(len(ir.mutations), "mutation")
+    parts = [(len(ir.conditions), "matchCondition"), (len(ir.variables), "variable")]
+    body = ", ".join([body, *(counted(count, name) for count, name in parts if count)])
+    bindings = [binding.name for binding in ir.bindings]
+    return {
+        "policy": ir.policy.key,
+        "kind": ir.policy.kind,
+        "failurePolicy": ir.policy.failure_policy,
+        "background": ir.policy.background,
+        "admission": ir.policy.admission,
+        "rules": [
+            {
+                "name": ir.policy.name,
+                "body": body,
+                "autogen": False,
+                "kinds": _resources(rules),
+                "operations": _each(one.operations for one in rules),
+                "namespaces": [],
+                "action": f"bound by {', '.join(bindings)}"
+                if bindings
+                else "no binding",
+                "overrides": False,
+                "context": [],
+                "effects": ["calls the cluster" if ir.param_kind[1] else "pure"],
+                "exceptions": [],
+                "notEvaluated": "",
+            }
+        ],
+    }
+
+
+def describe_validating(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+) -> dict[str, Json]:
+    """Return a policy in CEL in the same shape, each autogen copy as one rule."""
+    return {
+        "policy": ir.policy.key,
+        "kind": ir.policy.kind,
+        "failurePolicy": ir.policy.failure_policy,
+        "background": ir.policy.background,
+        "admission": ir.policy.admission,
+        "rules": [_copy(ir, body) for body in ir.bodies],
+    }
+
+
+def _copy(
+    ir: ValidatingPolicyIR | ImageValidatingPolicyIR,
+    body: ValidatingBodyIR | ImageBodyIR,
+) -> dict[str, Json]:
+    rules = body.constraints.rules if body.constraints is not None else ()
+    parts = [
+        (len(body.validations), "validation"),
+        (len(getattr(body, "attestors", ())), "attestor"),
+        (len(body.conditions), "matchCondition"),
+        (len(body.variables), "variable"),
+        (len(body.annotations), "auditAnnotation"),
+    ]
+    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
+    return {
+        "name": f"autogen-{body.copy}" if body.copy else ir.policy.name,
+        "body": ", ".join(counted(count, name) for count, name in parts if count),
+        "autogen": bool(body.copy),
+        "kinds": ["any JSON"] if ir.is_json else _resources(rules),
+        "operations": _each(one.operations for one in rules),
+        "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
+        "action": ", ".join(ir.actions),
+        "overrides": False,
+        "context": [],
+        "effects": effects,
+        "exceptions": [exception.key for exception in ir.exceptions],
+        "notEvaluated": "",
+    }
+
+
+def describe_cel(ir: AnyCelPolicyIR) -> dict[str, Json]:
+    """Return a policy that mutates, generates or deletes in the same shape."""
+    return {
+        "policy": ir.policy.key,
+        "kind": ir.policy.kind,
+        "failurePolicy": ir.policy.failure_policy,
+        "background": ir.policy.background,
+        "admission": ir.policy.admission,
+        "rules": [_cel_rule(ir, *one) for one in _bodies(ir)],
+    }
+
+
+def _bodies(ir: AnyCelPolicyIR) -> Iterator[tuple[str, ConstraintsIR | None, str]]:
+    """Yield the name of each copy, what it matches and what it does."""
+    if isinstance(ir, MutatingPolicyIR):
+        for body in ir.bodies:
+            done = counted(len(body.mutations), "mutation")
+            yield body.copy, body.constraints, done
+    elif isinstance(ir, GeneratingPolicyIR):
+        yield "", ir.constraints, counted(len(ir.generations), "expression")
+    else:
+        yield "", ir.constraints, f"schedule {ir.schedule}"
+
+
+def _cel_rule(
+    ir: AnyCelPolicyIR, copy: str, constraints: ConstraintsIR | None, done: str
+) -> dict[str, Json]:
+    rules = constraints.rules if constraints is not None else ()
+    effects = [word for bit, word in _EFFECT_WORDS if ir.effects & bit] or ["pure"]
+    of_all = isinstance(ir, MutatingPolicyIR) and constraints is None
+    return {
+        "name": f"autogen-{copy}" if copy else ir.policy.name,
+        "body": done,
+        "autogen": bool(copy),
+        "kinds": ["*"] if of_all else _resources(rules),
+        "operations": _each(one.operations for one in rules),
+        "namespaces": [ir.policy.namespace] if ir.policy.namespace else [],
+        "action": "",
+        "overrides": False,
+        "context": [],
+        "effects": effects,
+        "exceptions": [exception.key for exception in ir.exceptions],
+        "notEvaluated": "",
+    }
+
+
+def _resources(rules: Sequence[ResourceRuleIR]) -> list[str]:
+    """Return ``group/version/resource`` of all rules, shortened as kinds are."""
+    return _each(
+        ["/".join(part for part in (group, version, resource) if part)]
+        for rule in rules
+        for group in rule.groups
+        for version in rule.versions
+        for resource in rule.resources
+    )
+
+
+def _each(lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(item for listed in lists for item in listed))
+
+
+def _print_table(policies: list[dict[str, Json]]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    for policy in policies:
+        title = f"{policy['kind']} {policy['policy']}"
+        if policy["failurePolicy"]:
+            title = f"{title}  ({policy['failurePolicy']})"
+        table = Table(title=title, title_justify="left")
+        for name in (
+            "rule",
+            "body",
+            "kinds",
+            "operations",
+            "action",
+            "effects",
+            "notes",
+        ):
+            table.add_column(name, overflow="fold")
+        for rule in policy["rules"]:
+            notes = []
+            if rule["exceptions"]:
+                notes.append("exceptions: " + ", ".join(rule["exceptions"]))
+            if rule.get("notServed"):
+                notes.append(rule["notServed"])
+            elif rule["notEvaluated"]:
+                notes.append("not evaluated: " + rule["notEvaluated"])
+            table.add_row(
+                rule["name"],
+                rule["body"],
+                ", ".join(rule["kinds"]) or "-",
+                ", ".join(rule["operations"])
+                or ("any" if policy["admission"] else "-"),
+                rule["action"] + (" (overrides)" if rule["overrides"] else ""),
+                ", ".join(rule["effects"]),
+                "; ".join(notes),
+            )
+        console.print(table)
+
+
+def called(
+    paths: tuple[str, ...], exceptions: tuple[str, ...], output: str, target: str
+) -> int:
+    """Load, compile and describe; raises CommandFailed for refused policies."""
+    try:
+        found = load_policies(_files(paths))
+    except OSError as error:
+        raise CommandFailed(read_error(error, error.filename or "")) from error
+    loaded = load_exceptions(exceptions)
+    of_rules = [*found.exceptions, *loaded.of_rules]
+    compiled = compile_all(found.documents, of_rules, found.cleanups)
+    of_cel = [*found.cel_exceptions, *loaded.of_cel]
+    policies = [describe(policy) for policy in compiled.policies]
+    policies += [describe_admission(one) for one in compile_admission(found)]
+    cel = compile_cel(found, of_cel, compiled)
+    policies += [describe_validating(one) for one in cel]
+    images = compile_images(found, of_cel, compiled)
+    policies += [describe_validating(one) for one in images]
+    others = compile_others(found, of_cel, compiled)
+    policies += [describe_cel(one) for one in others]
+    policies += [
+        describe_cleanup(one, _kinds(one.match.filters), _EFFECT_WORDS)
+        for one in compiled.cleanups
+    ]
+    refused = [f"{path}: {reason}" for path, reason in found.failed_paths]
+    refused += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
+    refused += [f"not evaluated by this version: {name}" for name in found.unsupported]
+    if target == "server":
+        refused += _not_served(found, compiled, policies)
+    if output == "json":
+        click.echo(json.dumps(policies, indent=2))
+    else:
+        _print_table(policies)
+    if refused:
+        raise CommandFailed("\n".join(refused))
+    return 0
+
+
+def _not_served(
+    found: PolicySet, compiled: Compiled, policies: list[dict[str, Json]]
+) -> Iterator[str]:
+    """Yield what the server refuses, and mark the rules that it leaves out."""
+    for one, shown in zip(compiled.policies, policies, strict=False):
+        lacking = {refusal.rule: refusal.message for refusal in left_out(one)}
+        for rule in shown["rules"]:
+            rule["notServed"] = lacking.get(rule["name"], "")
+        for text in dict.fromkeys(lacking.values()):
+            yield f"policy {shown['policy']}: {text} [{UNSUPPORTED}]"
+    refused = {name for name, _ in compiled.invalid}
+    for document in (*found.cleanups, *found.documents):
+        name = document.metadata.name
+        if name not in found.raw or name in refused:
+            continue
+        for refusal in refused_by_webhook(found.raw[name]):
+            yield f"policy {name}: {refusal.message} [{refusal.code}]"
+
+
+def _files(paths: Sequence[str]) -> list[str]:
+    """Return the files of folders one by one, without those without policies.
+
+    Loading a folder as a whole fails at its first file without policies.
+    """
+    say_empty(paths)
+    found: list[str] = []
+    foreign = 0
+    for path in paths:
+        below = [str(one) for one in files_below(Path(path))] if _is_dir(path) else []
+        wanted = [one for one in below if not _is_foreign(one)]
+        foreign += len(below) - len(wanted)
+        found += wanted if below else [path]
+    if foreign:
+        click.echo(f"files without policies: {foreign}", err=True)
+    return found
+
+
+def _is_dir(path: str) -> bool:
+    return path != "-" and "://" not in path and Path(path).is_dir()
+
+
+def _is_foreign(file: str) -> bool:
+    if is_template(file):
+        return True
+    try:
+        documents = load(Path(file).read_bytes(), file=file)
+    except (InputError, OSError):
+        return False  # reported by the loading
+    return all(
+        foreign_kind(one.raw) or is_input_of_another_command(one.raw)
+        for one in documents
+    )

@@ -1,0 +1,68 @@
+"""Accept the logging flags that pipelines pass to the original program.
+
+Room: cli. Takes: argv. Gives: argv without those flags. Next: main.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kyverno_mp.cli.shell.errors import CommandFailed
+
+_LEVEL: Final = frozenset({"-v", "--v"})
+_WITH_VALUE: Final = frozenset(
+    {
+        "--vmodule",
+        "--stderrthreshold",
+        "--log_dir",
+        "--log_file",
+        "--log_file_max_size",
+        "--log_backtrace_at",
+    }
+)
+_SWITCHES: Final = frozenset(
+    {
+        "--logtostderr",
+        "--alsologtostderr",
+        "--add_dir_header",
+        "--skip_headers",
+        "--skip_log_headers",
+        "--one_output",
+    }
+)
+
+
+def without_log_flags(
+    arguments: Sequence[str], *, keep_level: bool = False
+) -> list[str]:
+    """Remove klog's flags; arguments after ``--`` stay. Raises CommandFailed.
+
+    ``keep_level``: the command itself reads ``-v``.
+
+    This version has no log levels: it always reports errors on standard error.
+    """
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            return [*kept, argument, *rest]
+        name, equals, value = argument.partition("=")
+        if name in _LEVEL and not keep_level:
+            # KYVERNO: as the very last argument it means level 2
+            # (docs/behaviour/cli 1).
+            _check_level(value if equals else next(rest, "2"))
+        elif name in _WITH_VALUE:
+            if not equals:
+                next(rest, "")
+        elif name not in _SWITCHES:
+            kept.append(argument)
+    return kept
+
+
+def _check_level(text: str) -> None:
+    try:
+        int(text)
+    except ValueError as error:
+        raise CommandFailed(
+            f'Failed to setup logging (strconv.Atoi: parsing "{text}": invalid syntax)'
+        ) from error

@@ -1,0 +1,62 @@
+"""Accept a value after a switch, ``--table=false``, as upstream does for all switches.
+
+Room: cli. Takes: argv, the tree of commands. Gives: argv as click reads it. Next: main.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 1 (cobra's flags).
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from kyverno_mp.cli.shell.errors import CommandFailed
+
+_BOOLS: Final = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
+
+
+def with_plain_switches(root: click.Command, arguments: Sequence[str]) -> list[str]:
+    """Turn ``--switch=true`` into ``--switch`` and remove ``--switch=false``.
+
+    Raises: CommandFailed for other values.
+    """
+    if not any(one.startswith("-") and "=" in one for one in arguments):
+        return list(arguments)
+    command = _named(root, arguments)
+    kept: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            return [*kept, argument, *rest]
+        name, equals, value = argument.partition("=")
+        switch = _switch(command, name) if equals and name.startswith("-") else None
+        if switch is None:
+            kept.append(argument)
+        elif value not in _BOOLS:
+            names = ", ".join(sorted(switch.opts, key=len))
+            raise CommandFailed(
+                f'invalid argument "{value}" for "{names}" flag: strconv.ParseBool:'
+                f' parsing "{value}": invalid syntax'
+            )
+        elif _BOOLS[value]:
+            kept.append(name)
+    return kept
+
+
+def _named(command: click.Command, arguments: Sequence[str]) -> click.Command:
+    """Return the innermost command that the arguments name."""
+    for argument in arguments:
+        if not isinstance(command, click.Group):
+            break
+        found = command.get_command(click.Context(command), argument)
+        command = found or command
+    return command
+
+
+def _switch(command: click.Command, name: str) -> click.Option | None:
+    for option in command.params:
+        if isinstance(option, click.Option) and option.is_flag and name in option.opts:
+            return option
+    return None

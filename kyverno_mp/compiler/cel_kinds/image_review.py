@@ -1,0 +1,20 @@
+"""Check an ImageValidatingPolicy as Kyverno's policy webhook does when it is created.
+
+Room: compiler. Takes: decoded documents. Gives: upstream's texts. Next:
+webhook/policy_review.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4; Kyverno pkg/image/verification/evaluator/validate.go.
+"""
+
+from kyverno_mp.compiler.cel_kinds.image_validating_policy import expression_problems
+from kyverno_mp.compiler.cel_kinds.review import review
+from kyverno_mp.compiler.cel_kinds.validating_review import of_first_part
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+
+
+def image_refusals(document: ImageValidatingPolicy) -> list[str]:
+    """Return upstream's errors when the policy is created, none if it is accepted.
+
+    KYVERNO: the first part of the spec with a faulty expression ends compilation.
+    """
+    found = of_first_part(expression_problems(document))
+    return [*found, *(one.upstream for one in review(document))]

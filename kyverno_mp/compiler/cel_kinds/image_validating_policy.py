@@ -1,0 +1,342 @@
+"""Compile ImageValidatingPolicies with their autogen copies and exceptions.
+
+Room: compiler. Takes: decoded documents. Gives: ImageValidatingPolicyIR. An expression
+that does not compile refuses the whole policy, as upstream does at admission.
+Next: program/image_policies. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4, 5, 10.4; docs/behaviour/images 8; Kyverno
+pkg/image/verification/{evaluator/compiler.go,variables/attestors.go},
+pkg/cel/compiler/images.go.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.admission_policy import build_constraints
+from kyverno_mp.compiler.autogen.cel import copies_of
+from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    NAMES,
+    Builder,
+    compile_exception,
+    is_on,
+    key_of,
+    names_policy,
+)
+from kyverno_mp.compiler.described import describe
+from kyverno_mp.errors import Where
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import base_library, kyverno_library
+from kyverno_mp.expr.cel.environment import Environment
+from kyverno_mp.expr.cel.functions.kyverno import images
+from kyverno_mp.expr.cel.functions.kyverno.image_verification import with_context
+from kyverno_mp.expr.cel.library import Library
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.types import Type, list_of, map_of
+from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
+from kyverno_mp.ir.image_policies import (
+    AccessIR,
+    AttestationIR,
+    AttestorIR,
+    CosignIR,
+    ImageBodyIR,
+    ImageReferenceIR,
+    ImageValidatingPolicyIR,
+    LogIR,
+    NotaryIR,
+    TextIR,
+    TufIR,
+)
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.policy.cel_kinds.image_validating_policy import (
+    CosignAttestor,
+    GivenText,
+    ImageValidatingPolicy,
+    ImageValidatingPolicySpec,
+    MatchImageReference,
+    PolicyAttestor,
+)
+from kyverno_mp.policy.cel_kinds.validating_policy import JSON_MODE, CelPolicyException
+from kyverno_mp.policy.fields.meta import NamedExpression
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.values.glob import Glob
+
+_IMAGES: Final[dict[str, Type]] = {
+    "images": map_of(types.STRING, list_of(types.STRING)),
+    "attestors": map_of(types.STRING, types.DYN),
+    "attestations": map_of(types.STRING, types.STRING),
+}
+IMAGE_NAMES: Final[dict[str, Type]] = {
+    **{name: found for name, found in NAMES.items() if name != "exceptions"},
+    **_IMAGES,
+}
+_OF_REQUESTS: Final = ("request", "oldObject", "namespaceObject", "variables")
+_JSON_NAMES: Final = {
+    name: found for name, found in IMAGE_NAMES.items() if name not in _OF_REQUESTS
+}
+_OUTSIDE: Final = ("resource", "globalContext", "image", "http", "variables")
+EXCEPTION_NAMES: Final = {
+    name: found for name, found in IMAGE_NAMES.items() if name not in _OUTSIDE
+}
+"""As in compiler/cel_kinds/validating_policy.py: a service makes no calls here."""
+_LIBRARY: Final = partial(kyverno_library, kind="ImageValidatingPolicy")
+_LISTS: Final = (list_of(types.STRING), types.DYN, list_of(types.DYN))
+_BOOL: Final = (types.BOOL,)
+
+
+def compile_image_policy(
+    document: ImageValidatingPolicy, exceptions: Iterable[CelPolicyException] = ()
+) -> ImageValidatingPolicyIR:
+    """Compile a policy with the exceptions that name it.
+
+    Raises: DocumentInvalid with every expression that does not compile.
+    """
+    compiled, unusable = compile_with_exceptions(document, exceptions)
+    if unusable:
+        problems = dict.fromkeys(problem for _, problem in unusable)
+        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
+    return compiled
+
+
+def compile_with_exceptions(
+    document: ImageValidatingPolicy,
+    exceptions: Iterable[CelPolicyException] = (),
+    names: dict[str, Type] | None = None,
+) -> tuple[ImageValidatingPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy with those exceptions that compile, and say what others lack.
+
+    As that of compiler/cel_kinds/validating_policy.py. Raises: DocumentInvalid.
+    """
+    bodies: list[ImageBodyIR] = []
+    problems: list[Problem] = []
+    for copy, spec in (("", document.spec), *copies_of(document.spec)):
+        builder = _builder(document)
+        bodies.append(builder.image_body(copy, spec))
+        problems += builder.problems
+    if problems:
+        raise DocumentInvalid(
+            list(dict.fromkeys(problems)), Where(policy=key_of(document))
+        )
+    attached, unusable = [], []
+    for exception in exceptions:
+        if not names_policy(exception, document):
+            continue
+        builder = _builder(document, names)
+        found = compile_exception(exception, builder)
+        if not builder.problems:
+            attached.append(found)
+        unusable += [(exception.key, problem) for problem in builder.problems]
+    compiled = ImageValidatingPolicyIR(
+        policy=_policy(document),
+        bodies=tuple(bodies),
+        exceptions=tuple(attached),
+        actions=document.spec.validation_actions or ("Deny",),
+        is_json=document.mode == JSON_MODE,
+    )
+    return compiled, unusable
+
+
+def expression_problems(document: ImageValidatingPolicy) -> Iterator[Problem]:
+    """Yield the expressions of the policy as written that do not compile."""
+    builder = _builder(document)
+    builder.image_body("", document.spec)
+    yield from builder.problems
+
+
+def _builder(
+    document: ImageValidatingPolicy, names: dict[str, Type] | None = None
+) -> "_ImageBuilder":
+    own = _JSON_NAMES if document.mode == JSON_MODE else IMAGE_NAMES
+    return _ImageBuilder(document.metadata.namespace, names or own, _LIBRARY)
+
+
+def _policy(document: ImageValidatingPolicy) -> PolicyIR:
+    evaluation = document.spec.evaluation
+    return msgspec.structs.replace(
+        describe(document.kind, document.metadata, document.metadata.namespace),
+        failure_policy=document.spec.failure_policy,
+        admission=evaluation is None or is_on(evaluation.admission),
+        background=evaluation is None or is_on(evaluation.background),
+    )
+
+
+@cache
+def _reference_library() -> Library:
+    return base_library().extended(images.OVERLOADS)
+
+
+class _ImageBuilder(Builder):
+    """Compiles the expressions of one copy of a policy, and collects problems."""
+
+    def image_body(self, copy: str, spec: ImageValidatingPolicySpec) -> ImageBodyIR:
+        """Compile one copy.
+
+        KYVERNO: variables are declared after match conditions and extractors, which
+        cannot use them.
+        """
+        conditions = self.conditions(spec.match_conditions)
+        references = tuple(self._references(spec.match_image_references))
+        extractors = tuple(self._extractors(spec.images))
+        variables = self.variables(spec.variables)
+        attestors = tuple(
+            self._attestor(given, f"spec.attestors[{index}]")
+            for index, given in enumerate(spec.attestors)
+        )
+        given = spec.credentials
+        return ImageBodyIR(
+            copy=copy,
+            constraints=build_constraints(spec.match_constraints),
+            conditions=conditions,
+            references=references,
+            images=extractors,
+            variables=variables,
+            attestors=attestors,
+            attestations=tuple(
+                AttestationIR(
+                    one.name,
+                    None if one.intoto is None else one.intoto.type,
+                    None if one.referrer is None else one.referrer.type,
+                )
+                for one in spec.attestations
+            ),
+            validations=self._validations(spec),
+            annotations=self._annotations(spec),
+            access=None
+            if given is None
+            else AccessIR(
+                given.allow_insecure_registry, given.providers, given.secrets
+            ),
+        )
+
+    def compiled(
+        self, text: str, path: str, wanted: Sequence[Type] = ()
+    ) -> tuple[Expression, Type]:
+        """Compile one expression of one of these types; () = any."""
+        expression, found = super().compiled(text, path, wanted)
+        return with_context(expression), found
+
+    def _validations(
+        self, spec: ImageValidatingPolicySpec
+    ) -> tuple[CelValidationIR, ...]:
+        return tuple(
+            self.validation(given, f"spec.validations[{index}]")
+            for index, given in enumerate(spec.validations)
+        )
+
+    def _annotations(
+        self, spec: ImageValidatingPolicySpec
+    ) -> tuple[NamedExpressionIR, ...]:
+        return tuple(
+            self.annotation(given, f"spec.auditAnnotations[{index}]")
+            for index, given in enumerate(spec.audit_annotations)
+        )
+
+    def _references(
+        self, given: Sequence[MatchImageReference]
+    ) -> Iterator[ImageReferenceIR]:
+        own, self.environment = (
+            self.environment,
+            Environment({"ref": types.STRING}, library=_reference_library()),
+        )
+        for index, one in enumerate(given):
+            path = f"spec.matchImageReferences[{index}]"
+            if one.glob:
+                yield self._glob(one.glob, f"{path}.glob")
+            elif one.expression:
+                place = f"{path}.expression"
+                found, _ = self.compiled(one.expression, place, _BOOL)
+                yield ImageReferenceIR(expression=found)
+            else:
+                self.refused("", path, "either glob or expression must be set")
+        self.environment = own
+
+    def _glob(self, pattern: str, path: str) -> ImageReferenceIR:
+        try:
+            Glob(pattern)
+        except ValueError as error:
+            self.refused(pattern, path, str(error))
+        return ImageReferenceIR(glob=pattern)
+
+    def _extractors(
+        self, given: Sequence[NamedExpression]
+    ) -> Iterator[NamedExpressionIR]:
+        for index, one in enumerate(given):
+            path = f"spec.images[{index}].expression"
+            expression, found = self.compiled(one.expression, path)
+            if expression.node is not None and found not in _LISTS:
+                reason = "output is expected to be of type list"
+                expression = self.refused(one.expression, path, reason)
+            yield NamedExpressionIR(one.name, expression)
+
+    def _attestor(self, given: PolicyAttestor, path: str) -> AttestorIR:
+        notary = given.notary
+        return AttestorIR(
+            name=given.name,
+            cosign=None if given.cosign is None else self._cosign(given.cosign, path),
+            notary=None
+            if notary is None
+            else NotaryIR(
+                self._text(notary.certs, path), self._text(notary.tsa_certs, path)
+            ),
+        )
+
+    def _cosign(self, given: CosignAttestor, path: str) -> CosignIR:
+        key, keyless, certificate = given.key, given.keyless, given.certificate
+        source, tuf = given.source, given.tuf
+        root = None if tuf is None else tuf.root
+        return CosignIR(
+            key=None
+            if key is None
+            else self._text(GivenText(key.data, key.expression), path),
+            kms="" if key is None else key.kms,
+            algorithm="" if key is None else key.hash_algorithm,
+            identities=None
+            if keyless is None
+            else tuple(
+                (one.subject, one.subject_reg_exp, one.issuer, one.issuer_reg_exp)
+                for one in keyless.identities
+            ),
+            certificate=None
+            if certificate is None
+            else self._text(certificate.cert, path),
+            chain=None
+            if certificate is None
+            else self._text(certificate.cert_chain, path),
+            repository="" if source is None else source.repository,
+            pull_secrets=()
+            if source is None
+            else tuple(one.name for one in source.pull_secrets),
+            tag_prefix="" if source is None else source.tag_prefix,
+            log=_log(given),
+            tuf=None
+            if tuf is None
+            else TufIR(
+                tuf.mirror,
+                "" if root is None else root.data,
+                "" if root is None else root.path,
+            ),
+            annotations=tuple(sorted(given.annotations.items())),
+        )
+
+    def _text(self, given: GivenText | None, path: str) -> TextIR | None:
+        """Compile a text; an expression replaces it, and may have any type."""
+        if given is None:
+            return None
+        if not given.expression:
+            return TextIR(given.value)
+        return TextIR(given.value, self.compiled(given.expression, path)[0])
+
+
+def _log(given: CosignAttestor) -> LogIR | None:
+    log = given.ctlog
+    if log is None:
+        return None
+    return LogIR(
+        url=log.url,
+        key=log.rekor_pub_key,
+        scts_key=log.ct_log_pub_key,
+        tsa_chain=log.tsa_cert_chain,
+        is_ignored=log.insecure_ignore_tlog,
+        ignores_scts=log.insecure_ignore_sct,
+    )

@@ -1,0 +1,200 @@
+"""Compile MutatingPolicies with their autogen copies and exceptions.
+
+Room: compiler. Takes: decoded documents. Gives: MutatingPolicyIR. An expression that
+does not compile refuses the whole policy, as upstream does at admission.
+Next: program/cel_policies. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4, 5, 7, 10.1; Kyverno
+pkg/cel/policies/mpol/compiler/compiler.go, pkg/background/mpol/env.go.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.admission_policy import build_constraints
+from kyverno_mp.compiler.autogen.mutating import copies_of
+from kyverno_mp.compiler.cel_kinds.policies import GENERATING_NAMES, opted_in, refuse
+from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    Builder,
+    compile_exception,
+    is_on,
+    names_policy,
+)
+from kyverno_mp.compiler.described import describe
+from kyverno_mp.compiler.rules.effects import effects_of
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.linking.program import compile_expression
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.patches import (
+    CONFIGURATION,
+    OPERATIONS,
+    TYPES,
+    mutating_library,
+)
+from kyverno_mp.expr.cel.types import Type, map_of
+from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
+from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR, TargetsIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.validating_policy import CelExceptionIR
+from kyverno_mp.policy.cel_kinds.policies import MutatingPolicy, MutatingPolicySpec
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.problems import Problem
+
+_OBJECT: Final = map_of(types.STRING, types.ANY)
+_NOT_OF_TARGETS: Final = ("request", "oldObject", "namespaceObject")
+
+
+def compile_mutating_policy(
+    document: MutatingPolicy, exceptions: Iterable[CelPolicyException] = ()
+) -> MutatingPolicyIR:
+    """Compile a policy with the exceptions that name it.
+
+    Raises: DocumentInvalid with every expression that does not compile.
+    """
+    builder, bodies = _compiled_bodies(document)
+    attached = tuple(
+        compile_exception(one, builder)
+        for one in exceptions
+        if names_policy(one, document)
+    )
+    refuse(builder, document)
+    return _policy_of(document, bodies, attached)
+
+
+def compile_mutating_with_exceptions(
+    document: MutatingPolicy,
+    exceptions: Iterable[CelPolicyException],
+    names: dict[str, Type],
+) -> tuple[MutatingPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy with those exceptions that compile.
+
+    Returns also the problems of the others, each with the key of its exception: a
+    service must not let the author of an exception revoke the policy of another.
+    ``names``: the variables of the exceptions' conditions.
+    Raises: DocumentInvalid with every expression of the policy that does not compile.
+    """
+    builder, bodies = _compiled_bodies(document)
+    refuse(builder, document)
+    attached: list[CelExceptionIR] = []
+    unusable: list[tuple[str, Problem]] = []
+    for exception in exceptions:
+        if not names_policy(exception, document):
+            continue
+        own = Builder(document.metadata.namespace, names, mutating_library)
+        found = compile_exception(exception, own)
+        if not own.problems:
+            attached.append(found)
+        unusable += [(exception.key, problem) for problem in own.problems]
+    return _policy_of(document, bodies, tuple(attached)), unusable
+
+
+def _compiled_bodies(document: MutatingPolicy) -> tuple[Builder, list[MutatingBodyIR]]:
+    """Compile the policy as written and its copies; the builder has the problems."""
+    builder = build_mutating(document)
+    bodies = [_body(_builder(document), "", document.spec)]
+    for copy, spec in copies_of(document.spec):
+        of_copy = _builder(document)
+        bodies.append(_body(of_copy, copy, spec))
+        builder.problems += of_copy.problems
+    return builder, bodies
+
+
+def _policy_of(
+    document: MutatingPolicy,
+    bodies: list[MutatingBodyIR],
+    attached: tuple[CelExceptionIR, ...],
+) -> MutatingPolicyIR:
+    evaluation = document.spec.evaluation
+    targets = _targets(document)
+    return MutatingPolicyIR(
+        policy=_policy(document),
+        bodies=tuple(bodies),
+        exceptions=attached,
+        targets=targets,
+        mutates_existing=evaluation is not None
+        and opted_in(evaluation.mutate_existing),
+        reinvokes=document.spec.reinvocation_policy == "IfNeeded",
+        # What finds the targets runs in the background pool alone.
+        effects=effects_of((bodies, attached)),
+        skips_background=evaluation is None or evaluation.skip_background_requests,
+    )
+
+
+def build_mutating(document: MutatingPolicy) -> Builder:
+    """Compile the expressions of the policy as written, for their problems."""
+    builder = _builder(document)
+    _body(builder, "", document.spec)
+    return builder
+
+
+def _builder(document: MutatingPolicy) -> Builder:
+    builder = Builder(document.metadata.namespace, GENERATING_NAMES, mutating_library)
+    builder.environment.constructors = TYPES
+    return builder
+
+
+def _body(builder: Builder, copy: str, spec: MutatingPolicySpec) -> MutatingBodyIR:
+    # KYVERNO: variables come first, so match conditions may use them.
+    variables = builder.variables(spec.variables)
+    return MutatingBodyIR(
+        copy=copy,
+        constraints=build_constraints(spec.match_constraints),
+        conditions=builder.conditions(spec.match_conditions),
+        variables=variables,
+        mutations=tuple(_mutations(builder, spec)),
+    )
+
+
+def _mutations(builder: Builder, spec: MutatingPolicySpec) -> Iterable[MutationIR]:
+    """Compile the mutations; one without the expression of its type does nothing."""
+    for index, given in enumerate(spec.mutations):
+        is_json_patch = given.patch_type == "JSONPatch"
+        body = given.json_patch if is_json_patch else given.apply_configuration
+        if body is None:
+            continue
+        field = "jsonPatch" if is_json_patch else "applyConfiguration"
+        wanted = OPERATIONS if is_json_patch else CONFIGURATION
+        path = f"spec.mutations[{index}].{field}.expression"
+        expression, _ = builder.compiled(body.expression, path, (wanted,))
+        yield MutationIR(expression, is_json_patch)
+
+
+def _targets(document: MutatingPolicy) -> TargetsIR | None:
+    given = document.spec.target_match_constraints
+    if given is None:
+        return None
+    constraints = build_constraints(given) or ConstraintsIR()
+    if not given.expression:
+        return TargetsIR(constraints)
+    return TargetsIR(constraints, _target_expression(document, given.expression))
+
+
+def _target_expression(document: MutatingPolicy, text: str) -> Expression:
+    """Compile the expression; KYVERNO: its error is one of the run."""
+    builder = _builder(document)
+    builder.variables(document.spec.variables)
+    environment = builder.environment
+    environment.variables = {
+        name: kind
+        for name, kind in environment.variables.items()
+        if name not in _NOT_OF_TARGETS
+    }
+    try:
+        expression, found = compile_expression(text, environment)
+    except ExpressionInvalid as error:
+        return Expression(text, error=error.message)
+    if found != _OBJECT:
+        return Expression(text, error="output type must be a map")
+    return expression
+
+
+def _policy(document: MutatingPolicy) -> PolicyIR:
+    evaluation = document.spec.evaluation
+    return msgspec.structs.replace(
+        describe(document.kind, document.metadata, document.metadata.namespace),
+        failure_policy=document.spec.failure_policy,
+        admission=evaluation is None or is_on(evaluation.admission),
+        background=evaluation is None or is_on(evaluation.background),
+    )

@@ -1,0 +1,225 @@
+"""Compile GeneratingPolicies and DeletingPolicies with their exceptions.
+
+Room: compiler. Takes: decoded documents. Gives: GeneratingPolicyIR, DeletingPolicyIR.
+An expression that does not compile refuses the whole policy, as upstream does at
+admission. Next: program/cel_policies.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4, 5, 10.2, 10.3; Kyverno
+pkg/cel/policies/{gpol,dpol}/compiler/compiler.go.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.compiler.admission_policy import build_constraints
+from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    EXCEPTION_NAMES,
+    NAMES,
+    Builder,
+    compile_exception,
+    is_on,
+    key_of,
+    names_policy,
+)
+from kyverno_mp.compiler.described import describe
+from kyverno_mp.compiler.rules.effects import effects_of
+from kyverno_mp.errors import Where
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.types import Type, object_type, opaque_type
+from kyverno_mp.ir.cel_policies import DeletingPolicyIR, GeneratingPolicyIR
+from kyverno_mp.ir.validating_policy import CelExceptionIR
+from kyverno_mp.policy.cel_kinds.policies import (
+    AnyCelPolicy,
+    DeletingPolicy,
+    GeneratingPolicy,
+)
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException, Enabled
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+
+BOOL: Final = (types.BOOL,)
+GENERATING_NAMES: Final[dict[str, Type]] = {
+    **NAMES,
+    "generator": opaque_type("generator.Context"),
+}
+EXCEPTION_NAMES_OF_GENERATING: Final = EXCEPTION_NAMES
+"""For the conditions of an exception in a service."""
+_GENERATING: Final = partial(kyverno_library, kind="GeneratingPolicy")
+_DELETING_NAMES: Final[dict[str, Type]] = {
+    **NAMES,
+    # KYVERNO: a type without fields, so no expression can use it.
+    "exceptions": object_type("compiler.Exception"),
+}
+EXCEPTION_NAMES_OF_DELETING: Final = {
+    name: found for name, found in _DELETING_NAMES.items() if name in EXCEPTION_NAMES
+}
+"""For the conditions of an exception in a service: as EXCEPTION_NAMES."""
+_DELETING: Final = partial(kyverno_library, kind="DeletingPolicy")
+
+
+def compile_generating_policy(
+    document: GeneratingPolicy, exceptions: Iterable[CelPolicyException] = ()
+) -> GeneratingPolicyIR:
+    """Compile a policy with these exceptions, whichever policies they name.
+
+    Raises: DocumentInvalid with every expression that does not compile.
+    """
+    compiled, unusable = compile_generating_with(document, exceptions, None)
+    if unusable:
+        problems = dict.fromkeys(problem for _, problem in unusable)
+        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
+    return compiled
+
+
+def compile_generating_with(
+    document: GeneratingPolicy,
+    exceptions: Iterable[CelPolicyException],
+    exception_names: dict[str, Type] | None,
+) -> tuple[GeneratingPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy with those exceptions that compile.
+
+    Returns also the problems of the others, each with the key of its exception.
+    ``exception_names``: the variables of their conditions; None: those of the policy.
+    Raises: DocumentInvalid with every expression of the policy that does not compile.
+    """
+    spec = document.spec
+    builder = _generating(document)
+    conditions = builder.conditions(spec.match_conditions)
+    variables = builder.variables(spec.variables)
+    generations = _generations(builder, document)
+    refuse(builder, document)
+    attached, unusable = [], []
+    for exception in exceptions:
+        # With the variables of the policy, unless they have their own.
+        own = builder
+        if exception_names is not None:
+            own = Builder(document.metadata.namespace, exception_names, _GENERATING)
+        own.problems = []
+        found = compile_exception(exception, own)
+        if not own.problems:
+            attached.append(found)
+        unusable += [(exception.key, problem) for problem in own.problems]
+    evaluation = spec.evaluation
+    compiled = GeneratingPolicyIR(
+        policy=msgspec.structs.replace(
+            describe(document.kind, document.metadata, document.metadata.namespace),
+            admission=evaluation is None or is_on(evaluation.admission),
+            background=False,
+        ),
+        constraints=build_constraints(spec.match_constraints),
+        conditions=conditions,
+        variables=variables,
+        generations=generations,
+        exceptions=tuple(attached),
+        generates_existing=evaluation is not None
+        and opted_in(evaluation.generate_existing),
+        synchronizes=is_synchronized(document),
+        orphans_downstream=evaluation is not None
+        and opted_in(evaluation.orphan_downstream_on_policy_delete),
+        effects=effects_of((conditions, variables, generations, attached)),
+    )
+    return compiled, unusable
+
+
+def compile_deleting_policy(
+    document: DeletingPolicy,
+    exceptions: Iterable[CelPolicyException] = (),
+    *,
+    exception_names: dict[str, Type] | None = None,
+) -> DeletingPolicyIR:
+    """Compile a policy with the exceptions that name it.
+
+    ``exception_names``: the variables of the exceptions' conditions; None: those of
+    the policy. Raises: DocumentInvalid with every expression that does not compile.
+    """
+    spec = document.spec
+    builder = _deleting(document)
+    # KYVERNO: here the conditions may use variables.
+    variables = builder.variables(spec.variables)
+    conditions = builder.conditions(spec.conditions, "spec.conditions")
+    named = [one for one in exceptions if names_policy(one, document)]
+    of_exceptions = builder
+    if exception_names is not None:
+        of_exceptions = Builder(document.metadata.namespace, exception_names, _DELETING)
+    attached = _exceptions(named, of_exceptions)
+    if of_exceptions is not builder:
+        builder.problems += of_exceptions.problems
+    refuse(builder, document)
+    return DeletingPolicyIR(
+        policy=msgspec.structs.replace(
+            describe(document.kind, document.metadata, document.metadata.namespace),
+            admission=False,
+            background=False,
+        ),
+        constraints=build_constraints(spec.match_constraints),
+        conditions=conditions,
+        variables=variables,
+        schedule=spec.schedule,
+        propagation=spec.deletion_propagation_policy,
+        exceptions=attached,
+        effects=effects_of((conditions, variables, attached)),
+    )
+
+
+def build_generating(document: GeneratingPolicy) -> Builder:
+    """Compile the expressions, for their problems."""
+    builder = _generating(document)
+    builder.conditions(document.spec.match_conditions)
+    builder.variables(document.spec.variables)
+    _generations(builder, document)
+    return builder
+
+
+def build_deleting(document: DeletingPolicy) -> Builder:
+    """Compile the expressions, for their problems."""
+    builder = _deleting(document)
+    builder.variables(document.spec.variables)
+    builder.conditions(document.spec.conditions, "spec.conditions")
+    return builder
+
+
+def _generating(document: GeneratingPolicy) -> Builder:
+    return Builder(document.metadata.namespace, GENERATING_NAMES, _GENERATING)
+
+
+def _deleting(document: DeletingPolicy) -> Builder:
+    return Builder(document.metadata.namespace, _DELETING_NAMES, _DELETING)
+
+
+def _generations(
+    builder: Builder, document: GeneratingPolicy
+) -> tuple[Expression, ...]:
+    return tuple(
+        builder.compiled(given.expression, f"spec.generate[{index}].expression", BOOL)[
+            0
+        ]
+        for index, given in enumerate(document.spec.generate)
+    )
+
+
+def _exceptions(
+    exceptions: Iterable[CelPolicyException], builder: Builder
+) -> tuple[CelExceptionIR, ...]:
+    return tuple(compile_exception(one, builder) for one in exceptions)
+
+
+def refuse(builder: Builder, document: AnyCelPolicy) -> None:
+    """Raise DocumentInvalid with the problems that the builder found."""
+    if builder.problems:
+        unique = list(dict.fromkeys(builder.problems))
+        raise DocumentInvalid(unique, Where(policy=key_of(document)))
+
+
+def is_synchronized(policy: GeneratingPolicy) -> bool:
+    """Return whether what it generated follows its triggers."""
+    evaluation = policy.spec.evaluation
+    return evaluation is not None and opted_in(evaluation.synchronize)
+
+
+def opted_in(switch: Enabled | None) -> bool:
+    """Return whether a switch that is off by default is on."""
+    return switch is not None and switch.enabled is True

@@ -1,0 +1,129 @@
+"""Check a policy in CEL of any kind as upstream's webhooks do.
+
+Room: compiler. Takes: decoded documents. Gives: Problems with upstream's messages.
+Next: cli/lint, webhook/policy_review.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/{mpol,gpol,dpol}/validate.go;
+docs/behaviour/v1.19 5 (schedule).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.compiler.cel_kinds.image_validating_policy import expression_problems
+from kyverno_mp.compiler.cel_kinds.mutating_policy import build_mutating
+from kyverno_mp.compiler.cel_kinds.policies import build_deleting, build_generating
+from kyverno_mp.compiler.cel_kinds.validating_review import (
+    common_problems,
+    expression_faults_of,
+    http_problems,
+    of_first_part,
+    review_problems,
+)
+from kyverno_mp.compiler.expression_faults import located_fault
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import (
+    AnyCelPolicy,
+    DeletingPolicy,
+    GeneratingPolicy,
+    MutatingPolicy,
+)
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    AnyValidatingPolicy,
+    NamespacedValidatingPolicy,
+    ValidatingPolicy,
+)
+from kyverno_mp.policy.checks.cleanup import is_schedule
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.go.duration import quote_text
+
+_NOT_COMPILED: Final = (
+    "<nil>: Internal error: {} policy compiler 2.0 error: failed to compile policy"
+)
+
+
+def faults(
+    document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
+) -> Iterator[Problem]:
+    """Yield the expressions that do not compile, each with its column."""
+    if isinstance(document, ImageValidatingPolicy):
+        yield from map(located_fault, expression_problems(document))
+        return
+    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
+        yield from expression_faults_of(document)
+        return
+    if isinstance(document, MutatingPolicy):
+        builder = build_mutating(document)
+    elif isinstance(document, GeneratingPolicy):
+        builder = build_generating(document)
+    else:
+        builder = build_deleting(document)
+    for problem in builder.problems:
+        yield located_fault(problem)
+
+
+def review(
+    document: AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy,
+) -> Iterator[Problem]:
+    """Yield the other reasons to refuse the policy."""
+    if isinstance(document, ImageValidatingPolicy):
+        texts = _texts_of_images(document)
+        yield from http_problems(document.metadata.namespace, texts)
+        return
+    if isinstance(document, ValidatingPolicy | NamespacedValidatingPolicy):
+        yield from review_problems(document)
+        return
+    spec = document.spec
+    namespace = document.metadata.namespace
+    yield from common_problems(spec.match_constraints, namespace, _texts(document))
+    if isinstance(document, DeletingPolicy) and not is_schedule(document.spec.schedule):
+        # KYVERNO: 1.19; 1.18 accepts it and never runs the policy.
+        reason = "schedule spec in the deletingPolicy is not in proper cron format"
+        path = "spec.schedule"
+        given = quote_text(document.spec.schedule)
+        upstream = f"{path}: Invalid value: {given}: {reason}"
+        yield Problem("policy.schedule", path, "", reason, upstream)
+
+
+def _texts_of_images(document: ImageValidatingPolicy) -> Iterator[str]:
+    """Yield the expressions. KYVERNO: not those of attestors."""
+    spec = document.spec
+    for one in (*spec.variables, *spec.match_conditions, *spec.images):
+        yield one.expression
+    for given in spec.validations:
+        yield from (given.expression, given.message_expression)
+    yield from (one.value_expression for one in spec.audit_annotations)
+    yield from (one.expression for one in spec.match_image_references)
+
+
+def refusals(document: GeneratingPolicy | DeletingPolicy) -> list[str]:
+    """Return upstream's errors when the policy is created, none if it is accepted.
+
+    KYVERNO: the first part of the spec with a faulty expression ends compilation; a
+    placeholder comes before its errors.
+    """
+    is_generating = isinstance(document, GeneratingPolicy)
+    builder = (
+        build_generating(document)
+        if isinstance(document, GeneratingPolicy)
+        else build_deleting(document)
+    )
+    found = of_first_part(builder.problems)
+    if found:
+        word = "generating" if is_generating else "deleting"
+        found.insert(0, _NOT_COMPILED.format(word))
+    return [*found, *(one.upstream for one in review(document))]
+
+
+def _texts(document: AnyCelPolicy) -> Iterator[str]:
+    yield from (one.expression for one in document.spec.variables)
+    if isinstance(document, DeletingPolicy):
+        yield from (one.expression for one in document.spec.conditions)
+        return
+    yield from (one.expression for one in document.spec.match_conditions)
+    if isinstance(document, GeneratingPolicy):
+        yield from (one.expression for one in document.spec.generate)
+        return
+    for mutation in document.spec.mutations:
+        for body in (mutation.apply_configuration, mutation.json_patch):
+            if body is not None:
+                yield body.expression

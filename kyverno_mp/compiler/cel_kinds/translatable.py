@@ -1,0 +1,165 @@
+"""Tell why a ClusterPolicy cannot become a ValidatingAdmissionPolicy.
+
+Room: compiler. Takes: a decoded policy and its exceptions. Gives: upstream's message,
+"" if there is no reason. Next: controllers/admission_policies, compiler/type_check.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 13; Kyverno
+pkg/admissionpolicy/kyvernopolicy_checker.go at v1.18.2.
+
+Upstream translates some policies into others: preconditions, selectors of overrides, of
+an ``exclude`` without any/all, and all namespaces but the last get lost. The webhook
+stops enforcing a policy that was translated, so here such a policy is not translated
+(``why_not_equal``).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from kyverno_mp.policy.documents.cluster_policy import AnyPolicy, Rule, Spec
+from kyverno_mp.policy.documents.exception import PolicyException
+from kyverno_mp.policy.fields.match import (
+    MatchFilters,
+    MatchResources,
+    ResourceDescription,
+    ResourceFilter,
+)
+from kyverno_mp.policy.fields.validation import CEL, FailureActionOverride
+from kyverno_mp.values.wildcard import contains_wildcard
+
+SKIP: Final = "skip generating ValidatingAdmissionPolicy"
+_USERS: Final = ": Roles / ClusterRoles / Subjects in `any/all` is not applicable."
+_NAME: Final = ": wildcards in resource name is not applicable."
+_NAMESPACE: Final = ": wildcards in namespace name is not applicable."
+_EXCLUDED: Final = (
+    "NamespaceSelector / ObjectSelector in the exclude block is not applicable."
+)
+_OVERRIDES: Final = "validationFailureActionOverrides"
+
+
+def why_not(policy: AnyPolicy) -> str:
+    """Return why the API server could not enforce the policy, as upstream checks it."""
+    found = next(_of_spec(policy.spec), "")
+    return f"{SKIP}{found}" if found else ""
+
+
+def why_not_asked(rule: Rule) -> str:
+    """Return that the policy does not ask for it; only if ``why_not`` found nothing."""
+    validate = rule.validate
+    if validate is not None and validate.cel is not None and validate.cel.generate:
+        return ""
+    return f"{SKIP}: validate.cel.generate is not set to true."
+
+
+def why_not_with(exceptions: Iterable[PolicyException]) -> str:
+    """Return why the API server could not honour the exceptions."""
+    found = next((text for one in exceptions for text in _of_exception(one)), "")
+    return f"{SKIP}{found}" if found else ""
+
+
+def why_not_equal(policy: AnyPolicy) -> str:
+    """Return what a translation would lose; only if ``why_not`` found nothing."""
+    found = next(_lost(policy.spec), "")
+    return f"{SKIP}: {found}" if found else ""
+
+
+def _of_spec(spec: Spec) -> Iterator[str]:
+    if not spec.rules:
+        yield ": no rules found."
+        return
+    if len(spec.rules) > 1:
+        yield ": multiple rules are not applicable."
+        return
+    (rule,) = spec.rules
+    validate = rule.validate
+    if validate is None or validate.cel is None or validate.cel == CEL():
+        yield " for non CEL rules."
+        return
+    yield from _of_overrides(spec.validation_failure_action_overrides)
+    yield from _of_overrides(validate.failure_action_overrides)
+    yield from _of_block(rule.match, is_match=True)
+    if rule.exclude is not None:
+        yield from _of_block(rule.exclude, is_match=False)
+
+
+def _of_overrides(overrides: Sequence[FailureActionOverride]) -> Iterator[str]:
+    if len(overrides) > 1:
+        yield f": multiple {_OVERRIDES} are not applicable."
+    elif overrides and overrides[0].namespaces:
+        yield f": Namespaces in {_OVERRIDES} is not applicable."
+
+
+def _of_block(block: MatchResources, *, is_match: bool) -> Iterator[str]:
+    if block.roles or block.cluster_roles or block.subjects:
+        yield _USERS
+    yield from _of_description(block.resources, is_match=is_match)
+    yield from _of_filters(block.any, is_match=is_match)
+    if len(block.all) > 1:
+        name = "match" if is_match else "exclude"
+        yield f": multiple 'all' in the {name} block is not applicable."
+    yield from _of_filters(block.all, is_match=is_match)
+
+
+def _of_exception(exception: PolicyException) -> Iterator[str]:
+    spec = exception.spec
+    if any(len(one.rule_names) > 1 for one in spec.exceptions):
+        yield ": multiple ruleNames in PolicyException is not applicable."
+    if spec.conditions is not None:
+        yield ": Conditions in PolicyException is not applicable."
+    match: MatchFilters = spec.match
+    yield from _of_filters(match.any, is_match=False)
+    if len(match.all) > 1:
+        yield (
+            ": multiple 'all' in the PolicyException's match block is not applicable."
+        )
+    yield from _of_filters(match.all, is_match=False)
+
+
+def _of_filters(filters: Sequence[ResourceFilter], *, is_match: bool) -> Iterator[str]:
+    for one in filters:
+        if one.roles or one.cluster_roles or one.subjects:
+            yield _USERS
+        yield from _of_description(one.resources, is_match=is_match)
+    selects = any(_selects(one.resources) for one in filters)
+    if selects and not is_match:
+        yield f": {_EXCLUDED}"
+    elif selects and len(filters) > 1:
+        yield (
+            ": NamespaceSelector / ObjectSelector across multiple resources in the"
+            " match block are not applicable."
+        )
+
+
+def _selects(given: ResourceDescription) -> bool:
+    return given.selector is not None or given.namespace_selector is not None
+
+
+def _of_description(given: ResourceDescription, *, is_match: bool) -> Iterator[str]:
+    if not is_match and given.kinds and given.namespaces:
+        yield ": excluding a resource within a namespace is not applicable."
+    if given.annotations:
+        yield ": Annotations in resource description is not applicable."
+    if any(map(contains_wildcard, (given.name, *given.names))):
+        yield _NAME
+    if any(map(contains_wildcard, given.namespaces)):
+        yield _NAMESPACE
+
+
+def _lost(spec: Spec) -> Iterator[str]:
+    (rule,) = spec.rules
+    assert rule.validate is not None
+    if not spec.admission:
+        yield "admission is set to false."
+    if spec.validation_failure_action_overrides or (
+        rule.validate.failure_action_overrides
+    ):
+        yield f"NamespaceSelector in {_OVERRIDES} is not applicable."
+    if rule.preconditions:
+        yield "preconditions are not applicable."
+    if rule.exclude is not None and _selects(rule.exclude.resources):
+        yield _EXCLUDED
+    filters = [one.resources for one in (*rule.match.any, *rule.match.all)]
+    if len({one.namespaces for one in filters}) > 1:
+        yield (
+            "Namespaces across multiple resources in the match block are not"
+            " applicable."
+        )

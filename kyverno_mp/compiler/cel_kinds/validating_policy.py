@@ -1,0 +1,305 @@
+"""Compile ValidatingPolicies with their autogen copies and exceptions.
+
+Room: compiler. Takes: decoded documents. Gives: ValidatingPolicyIR. An expression that
+does not compile refuses the whole policy, as upstream does at admission.
+Next: program/validating_policy. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 4, 5, 6; Kyverno
+pkg/cel/policies/vpol/compiler/compiler.go, pkg/cel/compiler/compiler.go.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from kyverno_mp.compiler.admission_policy import build_constraints
+from kyverno_mp.compiler.autogen.cel import copies_of
+from kyverno_mp.compiler.described import describe
+from kyverno_mp.compiler.rules.cel import FIELDS
+from kyverno_mp.compiler.rules.effects import effects_of
+from kyverno_mp.errors import ExpressionInvalid, Where
+from kyverno_mp.expr.cel import types
+from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.environment import Environment
+from kyverno_mp.expr.cel.functions.kyverno import identities
+from kyverno_mp.expr.cel.library import Library
+from kyverno_mp.expr.cel.linking.program import compile_expression
+from kyverno_mp.expr.cel.nodes import Expression
+from kyverno_mp.expr.cel.types import Type, list_of, object_type, opaque_type
+from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.ir.validating_policy import (
+    CelExceptionIR,
+    ValidatingBodyIR,
+    ValidatingPolicyIR,
+)
+from kyverno_mp.policy.cel_kinds.image_validating_policy import ImageValidatingPolicy
+from kyverno_mp.policy.cel_kinds.policies import AnyCelPolicy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    JSON_MODE,
+    AnyValidatingPolicy,
+    CelPolicyException,
+    Enabled,
+    ValidatingPolicySpec,
+)
+from kyverno_mp.policy.fields.meta import NamedExpression
+from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
+from kyverno_mp.policy.problems import DocumentInvalid, Problem
+from kyverno_mp.values.go.duration import quote_text
+from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
+
+_AnyDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
+_CODE: Final = "policy.expression"
+_REQUEST: Final = "kubernetes.AdmissionRequest"
+_EXCEPTIONS: Final = object_type("libs.Exception")
+_VARIABLES: Final = object_type("kyverno.variables")
+NAMES: Final[dict[str, Type]] = {
+    "object": types.DYN,
+    "oldObject": types.DYN,
+    "request": object_type(_REQUEST),
+    "namespaceObject": object_type("kubernetes.Namespace"),
+    "exceptions": _EXCEPTIONS,
+    "variables": _VARIABLES,
+    "resource": opaque_type("resource.Context"),
+    "globalContext": opaque_type("globalcontext.Context"),
+    "image": opaque_type("imagedata.Context"),
+    "http": opaque_type("http.Context"),
+    "json": opaque_type("json.Json"),
+    "yaml": opaque_type("yaml.Yaml"),
+}
+_OUTSIDE: Final = ("resource", "globalContext", "image", "http", "variables")
+EXCEPTION_NAMES: Final = {
+    name: found for name, found in NAMES.items() if name not in _OUTSIDE
+}
+"""For the conditions of an exception in a service: its author must not call anything
+with the permissions of the policy, or read what the policy read."""
+_RECORDS: Final[dict[str, dict[str, Type]]] = {
+    **FIELDS,
+    **identities.RECORDS,
+    _REQUEST: {**FIELDS[_REQUEST], "object": types.DYN, "oldObject": types.DYN},
+    _EXCEPTIONS.name: {
+        "allowedImages": list_of(types.STRING),
+        "allowedValues": list_of(types.STRING),
+    },
+}
+_PRIORITY: Final = "polex.kyverno.io/priority"
+_BOOL: Final = (types.BOOL,)
+_TEXT: Final = (types.STRING,)
+_TEXT_OR_NULL: Final = (types.STRING, types.NULL)
+
+
+def compile_validating_policy(
+    document: AnyValidatingPolicy, exceptions: Iterable[CelPolicyException] = ()
+) -> ValidatingPolicyIR:
+    """Compile a policy with the exceptions that name it.
+
+    Raises: DocumentInvalid with every expression that does not compile.
+    """
+    compiled, unusable = compile_with_exceptions(document, exceptions)
+    if unusable:
+        problems = dict.fromkeys(problem for _, problem in unusable)
+        raise DocumentInvalid(list(problems), Where(policy=key_of(document)))
+    return compiled
+
+
+def compile_with_exceptions(
+    document: AnyValidatingPolicy,
+    exceptions: Iterable[CelPolicyException] = (),
+    names: dict[str, Type] = NAMES,
+) -> tuple[ValidatingPolicyIR, list[tuple[str, Problem]]]:
+    """Compile a policy with those exceptions that compile.
+
+    Returns also the problems of the others, each with the key of its exception: a
+    service must not let the author of an exception revoke the policy of another.
+    ``names``: the variables of the exceptions' conditions.
+    Raises: DocumentInvalid with every expression of the policy that does not compile.
+    """
+    bodies: list[ValidatingBodyIR] = []
+    problems: list[Problem] = []
+    is_json = document.mode == JSON_MODE
+    for copy, spec in (("", document.spec), *copies_of(document.spec)):
+        builder = Builder(document.metadata.namespace)
+        bodies.append(builder.body(copy, spec, is_json=is_json))
+        problems += builder.problems
+    if problems:
+        unique = list(dict.fromkeys(problems))
+        raise DocumentInvalid(unique, Where(policy=key_of(document)))
+    attached, unusable = [], []
+    for exception in exceptions:
+        if not names_policy(exception, document):
+            continue
+        builder = Builder(document.metadata.namespace, names)
+        found = compile_exception(exception, builder)
+        if not builder.problems:
+            attached.append(found)
+        unusable += [(exception.key, problem) for problem in builder.problems]
+    compiled = ValidatingPolicyIR(
+        policy=_policy(document),
+        bodies=tuple(bodies),
+        exceptions=tuple(attached),
+        actions=document.spec.validation_actions or ("Deny",),
+        is_json=is_json,
+        effects=effects_of((bodies, attached)),
+    )
+    return compiled, unusable
+
+
+def expression_problems(document: AnyValidatingPolicy) -> Iterator[Problem]:
+    """Yield the expressions of the policy as written that do not compile."""
+    builder = Builder(document.metadata.namespace)
+    builder.body("", document.spec, is_json=document.mode == JSON_MODE)
+    yield from builder.problems
+
+
+def names_policy(exception: CelPolicyException, document: _AnyDocument) -> bool:
+    """Return whether the exception names the policy. KYVERNO: by name and kind only."""
+    return any(
+        (ref.name, ref.kind) == (document.metadata.name, document.kind)
+        for ref in exception.spec.policy_refs
+    )
+
+
+def key_of(document: _AnyDocument) -> str:
+    """Return ``namespace/name``, or ``name`` alone."""
+    namespace, name = document.metadata.namespace, document.metadata.name
+    return f"{namespace}/{name}" if namespace else name
+
+
+def compile_exception(
+    exception: CelPolicyException, builder: "Builder"
+) -> CelExceptionIR:
+    """Compile an exception from a policy."""
+    spec = exception.spec
+    priority = exception.metadata.labels.get(_PRIORITY, "")
+    expires = parse_time(RFC3339, spec.expires_at) if spec.expires_at else None
+    return CelExceptionIR(
+        key=exception.key,
+        conditions=builder.conditions(spec.match_conditions),
+        images=spec.images,
+        allowed_values=spec.allowed_values,
+        is_pass=spec.report_result == "pass",
+        # GO: strconv.Atoi; a label's value has no other digits than these.
+        priority=int(priority) if priority.isascii() and priority.isdigit() else 0,
+        expires_at_ns=None
+        if expires is None
+        else expires.seconds * 10**9 + expires.nanos,
+    )
+
+
+def _policy(document: AnyValidatingPolicy) -> PolicyIR:
+    evaluation = document.spec.evaluation
+    return msgspec.structs.replace(
+        describe(document.kind, document.metadata, document.metadata.namespace),
+        failure_policy=document.spec.failure_policy,
+        admission=evaluation is None or is_on(evaluation.admission),
+        background=evaluation is None or is_on(evaluation.background),
+    )
+
+
+def is_on(switch: Enabled | None) -> bool:
+    """Return whether a switch that is on by default is on."""
+    return switch is None or switch.enabled is not False
+
+
+class Builder:
+    """Compiles the expressions of one copy of a policy, and collects problems."""
+
+    def __init__(
+        self,
+        namespace: str,
+        names: dict[str, Type] = NAMES,
+        library: Callable[..., Library] = kyverno_library,
+    ) -> None:
+        """``names``, ``library``: the variables and the functions of the kind."""
+        self.problems: list[Problem] = []
+        self._fields: dict[str, Type] = {}
+        self.environment = Environment(
+            names,
+            {**_RECORDS, _VARIABLES.name: self._fields},
+            library=library(namespaced=bool(namespace)),
+        )
+
+    def body(
+        self, copy: str, spec: ValidatingPolicySpec, *, is_json: bool
+    ) -> ValidatingBodyIR:
+        """Compile one copy.
+
+        KYVERNO: variables are declared after the match conditions, which cannot use
+        them; evaluation mode JSON has no audit annotations.
+        """
+        return ValidatingBodyIR(
+            copy=copy,
+            constraints=build_constraints(spec.match_constraints),
+            conditions=self.conditions(spec.match_conditions),
+            variables=self.variables(spec.variables),
+            validations=tuple(
+                self.validation(given, f"spec.validations[{index}]")
+                for index, given in enumerate(spec.validations)
+            ),
+            annotations=()
+            if is_json
+            else tuple(
+                self.annotation(given, f"spec.auditAnnotations[{index}]")
+                for index, given in enumerate(spec.audit_annotations)
+            ),
+        )
+
+    def conditions(
+        self, given: Sequence[NamedExpression], path: str = "spec.matchConditions"
+    ) -> tuple[NamedExpressionIR, ...]:
+        """Compile match conditions of a policy or of an exception."""
+        return tuple(
+            NamedExpressionIR(
+                one.name,
+                self.compiled(one.expression, f"{path}[{index}].expression", _BOOL)[0],
+            )
+            for index, one in enumerate(given)
+        )
+
+    def variables(
+        self, given: Sequence[NamedExpression]
+    ) -> tuple[NamedExpressionIR, ...]:
+        """Compile variables; each can use those before it, with their types."""
+        built = []
+        for index, one in enumerate(given):
+            path = f"spec.variables[{index}].expression"
+            expression, found = self.compiled(one.expression, path)
+            self._fields[one.name] = found
+            built.append(NamedExpressionIR(one.name, expression))
+        return tuple(built)
+
+    def annotation(self, given: AuditAnnotation, path: str) -> NamedExpressionIR:
+        """Compile one of ``auditAnnotations``."""
+        place = f"{path}.valueExpression"
+        expression, _ = self.compiled(given.value_expression, place, _TEXT_OR_NULL)
+        return NamedExpressionIR(given.key, expression)
+
+    def validation(self, given: CELValidation, path: str) -> CelValidationIR:
+        """Compile one of ``validations``."""
+        expression, _ = self.compiled(given.expression, f"{path}.expression", _BOOL)
+        message = None
+        if given.message_expression:
+            place = f"{path}.messageExpression"
+            message, _ = self.compiled(given.message_expression, place, _TEXT)
+        return CelValidationIR(expression, given.message, message)
+
+    def compiled(
+        self, text: str, path: str, wanted: Sequence[Type] = ()
+    ) -> tuple[Expression, Type]:
+        """Compile one expression of one of these types; () = any."""
+        try:
+            expression, found = compile_expression(text, self.environment)
+        except ExpressionInvalid as error:
+            return self.refused(text, path, error.message), types.DYN
+        if wanted and found not in wanted:
+            kinds = " or ".join(one.name for one in wanted)
+            either = "either of" if len(wanted) > 1 else "of"
+            problem = f"output is expected to be {either} type {kinds}"
+            return self.refused(text, path, problem), types.DYN
+        return expression, found
+
+    def refused(self, text: str, path: str, reason: str) -> Expression:
+        """Note a problem of an expression; return what stands in its place."""
+        upstream = f"{path}: Invalid value: {quote_text(text)}: {reason}"
+        self.problems.append(Problem(_CODE, path, "", reason, upstream))
+        return Expression(text, error=reason)

@@ -1,0 +1,118 @@
+"""Compile match and exclude blocks: split the kinds, check the selectors.
+
+Room: compiler. Takes: a match or exclude block of a decoded document.
+Gives: ir.match.MatchIR. Next: compiler/build, compiler/index, program/matching/match.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 1.1, 1.3, 1.5, 8.7.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.ir.match import (
+    FilterIR,
+    KindIR,
+    MatchIR,
+    SelectorIR,
+    SelectorTermIR,
+    SubjectIR,
+)
+from kyverno_mp.policy.fields.match import (
+    MatchFilters,
+    MatchResources,
+    ResourceFilter,
+    Subject,
+)
+from kyverno_mp.policy.fields.meta import LabelSelector, LabelSelectorRequirement
+from kyverno_mp.values.kubernetes.kinds import parse_kind
+from kyverno_mp.values.kubernetes.selector import check_selector
+
+_FILTER_STEPS: Final = 5
+"""For reading, checking and indexing one filter, or one term of a selector."""
+_ABSENT: Final = MatchResources()
+
+
+def build_match(block: MatchResources) -> MatchIR:
+    """Return the record of a rule's ``match``; an empty one matches nothing.
+
+    A non-empty ``any`` has precedence over ``all``, and ``all`` over the legacy form.
+    """
+    return _any_or_all(block) or MatchIR("all", (_filter(block),))
+
+
+def build_exclude(block: MatchResources | None) -> MatchIR | None:
+    """Return the record of a rule's ``exclude``, None if nothing is excluded."""
+    block = _ABSENT if block is None else block
+    excluded = _any_or_all(block)
+    if excluded is not None:
+        return excluded
+    legacy = _filter(block)
+    return None if legacy == FilterIR() else MatchIR("any", (legacy,))
+
+
+def build_exception_match(block: MatchFilters) -> MatchIR:
+    """Return the record of a PolicyException's ``match``, which has no legacy form."""
+    return _any_or_all(block) or MatchIR("any", ())
+
+
+def build_selector(selector: LabelSelector | None) -> SelectorIR | None:
+    """Return the record of a label selector; None if there is none.
+
+    A selector that Kubernetes rejects carries the error and matches nothing.
+    """
+    if selector is None:
+        return None
+    spend(_FILTER_STEPS * len(selector.match_expressions))
+    labels = _pairs(selector.match_labels)
+    terms = tuple(_term(given) for given in selector.match_expressions)
+    error = check_selector(labels, [(t.key, t.operator, t.values) for t in terms])
+    return SelectorIR(labels=labels, terms=terms, error=error)
+
+
+def _any_or_all(block: MatchResources | MatchFilters) -> MatchIR | None:
+    for mode, filters in (("any", block.any), ("all", block.all)):
+        if filters:
+            return MatchIR(mode, tuple(_filter(entry) for entry in filters))
+    return None
+
+
+def _filter(entry: ResourceFilter | MatchResources) -> FilterIR:
+    """Return the record of one filter: its resources and its user info."""
+    spend(_FILTER_STEPS)
+    resources = entry.resources
+    return FilterIR(
+        kinds=tuple(_kind(text) for text in _counted(resources.kinds)),
+        name=resources.name,
+        names=_counted(resources.names),
+        namespaces=_counted(resources.namespaces),
+        annotations=_pairs(resources.annotations or {}),
+        selector=build_selector(resources.selector),
+        namespace_selector=build_selector(resources.namespace_selector),
+        operations=_counted(resources.operations),
+        subjects=tuple(_subject(given) for given in entry.subjects),
+        roles=_counted(entry.roles),
+        cluster_roles=_counted(entry.cluster_roles),
+    )
+
+
+def _kind(text: str) -> KindIR:
+    return KindIR(*parse_kind(text), text=text)
+
+
+def _subject(given: Subject) -> SubjectIR:
+    return SubjectIR(kind=given.kind, name=given.name, namespace=given.namespace)
+
+
+def _term(given: LabelSelectorRequirement) -> SelectorTermIR:
+    return SelectorTermIR(given.key, given.operator, _counted(given.values))
+
+
+def _counted(texts: tuple[str, ...]) -> tuple[str, ...]:
+    spend(len(texts))
+    return texts
+
+
+def _pairs(texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    spend(len(texts))
+    return tuple(sorted(texts.items()))

@@ -1,0 +1,67 @@
+"""Implement gzip.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
+May touch: nothing outside its arguments.
+Source: kyverno/sdk cel/libs/gzip; docs/behaviour/cel 12.
+"""
+
+import gzip
+import zlib
+from typing import Final
+
+from kyverno_mp.expr.cel.library import function
+from kyverno_mp.expr.cel.values import CelFailed, Meter, Value, text_bytes, type_name
+from kyverno_mp.values.go.gotext import text_bytes as utf8
+
+_COST: Final = 400
+_PACKED_PER_UNIT: Final = 1
+"""Units per byte: compressing takes up to 50 ns a byte."""
+_PORTION: Final = 16 * 1024
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_WORKSPACE_BYTES: Final = 300 * 1024
+"""The tables of one compressor or decompressor."""
+_WORKSPACE_COST: Final = 2_000
+
+
+def _compress(meter: Meter, value: Value) -> bytes:
+    if value.__class__ is not str:
+        raise CelFailed(
+            f"unsupported type conversion from '{type_name(value)}' to string"
+        )
+    meter.charge(_WORKSPACE_COST)
+    meter.hold(_WORKSPACE_BYTES)
+    meter.charge_bytes(4 * text_bytes(len(value), value))
+    data = utf8(value)
+    meter.charge(_PACKED_PER_UNIT * len(data))
+    return gzip.compress(data, mtime=0)
+
+
+def _decompress(meter: Meter, data: bytes) -> str:
+    """Return the text; each portion is charged before the next one is unpacked."""
+    meter.charge(_WORKSPACE_COST)
+    meter.hold(_WORKSPACE_BYTES)
+    parts: list[bytes] = []
+    rest = data
+    while rest:
+        unpacker = zlib.decompressobj(_GZIP)
+        while not unpacker.eof:
+            # A part is held as bytes, joined, and as text of up to four bytes each.
+            meter.charge_bytes(6 * _PORTION)
+            try:
+                part = unpacker.decompress(rest, _PORTION)
+            except zlib.error as error:
+                raise CelFailed("gzip: invalid header") from error
+            rest = unpacker.unconsumed_tail
+            if not part and not rest and not unpacker.eof:
+                raise CelFailed("unexpected EOF")
+            parts.append(part)
+        rest = unpacker.unused_data
+    if not parts:
+        raise CelFailed("EOF")
+    return b"".join(parts).decode(errors="replace")
+
+
+OVERLOADS: Final = (
+    function("gzip.compress(dyn) -> bytes", _compress, cost=_COST),
+    function("gzip.decompress(bytes) -> string", _decompress, cost=_COST),
+)

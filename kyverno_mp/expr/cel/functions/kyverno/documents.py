@@ -1,0 +1,138 @@
+"""Implement functions for JSON and YAML text.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS, JSON, YAML (the values of the
+variables ``json`` and ``yaml``). Next: expr/cel/catalogue.py.
+May touch: nothing outside its arguments.
+Source: kyverno/sdk cel/libs/json, cel/libs/yaml; docs/behaviour/cel 12.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.library import member
+from kyverno_mp.expr.cel.values import CelFailed, Meter, Uint, Value, type_name
+from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX, DECODED_CHARACTERS_MAX
+from kyverno_mp.values.effort import width_of
+from kyverno_mp.values.go.gojson import JsonInvalid, decode_json, decoded_bytes
+from kyverno_mp.values.go.gotext import json_text
+
+_COST: Final = 60
+_YAML_COST: Final = 2_000
+_YAML_NODE_COST: Final = 80
+_UNITS_PER_STEP: Final = 10
+_PIECE_COST: Final = 8
+_ITEM_COST: Final = 10
+_SCALARS: Final = frozenset({type(None), bool, int, float, str})
+
+
+class JsonTexts:
+    """The value of ``json``."""
+
+    __slots__ = ()
+    type_name = "json.Json"
+
+
+class YamlTexts:
+    """The value of ``yaml``."""
+
+    __slots__ = ()
+    type_name = "yaml.Yaml"
+
+
+JSON: Final = JsonTexts()
+YAML: Final = YamlTexts()
+
+
+def _charges(meter: Meter, units: int) -> Callable[[int], None]:
+    return lambda steps: meter.charge(units * steps)
+
+
+def _text_of(value: Value) -> str:
+    if value.__class__ is not str:
+        raise CelFailed(f"type conversion error from '{type_name(value)}' to 'string'")
+    text: str = value
+    if len(text) > DECODED_CHARACTERS_MAX:
+        raise BudgetExceeded("cel.decoded", "text is too long to be decoded")
+    return text
+
+
+def _unmarshal(meter: Meter, _json: JsonTexts, value: Value) -> Value:
+    """Decode JSON; every number is a double."""
+    text = _text_of(value)
+    meter.charge(len(text))
+    meter.hold(decoded_bytes(text))
+    try:
+        return decode_json(text, _charges(meter, _UNITS_PER_STEP))
+    except JsonInvalid as error:
+        raise CelFailed(str(error)) from error
+
+
+def _marshal(meter: Meter, _json: JsonTexts, value: Value) -> str:
+    """Print a value with sorted keys and escaped HTML."""
+    return printed(meter, json_data(meter, value))
+
+
+def printed(meter: Meter, value: Value) -> str:
+    """Return JSON data as text. Raises: CelFailed."""
+    try:
+        return json_text(
+            value, charge=meter.charge_bytes, visit=_charges(meter, _PIECE_COST)
+        )
+    except ExpressionFailed as error:
+        raise CelFailed(error.message) from error
+
+
+def _native(meter: Meter, value: Value, depth: int) -> Value:
+    """Return the value as JSON data; ``depth``: the remaining nesting depth."""
+    kind = value.__class__
+    if kind in _SCALARS:
+        return value
+    if kind is Uint:
+        return int(value)
+    if not depth:
+        raise CelFailed(f"nested deeper than {CEL_VALUE_DEPTH_MAX} levels")
+    if kind is list:
+        meter.charge(_ITEM_COST * len(value))
+        meter.charge_bytes(80 + 40 * len(value))
+        return [_native(meter, item, depth - 1) for item in value]
+    if kind is not dict:
+        raise CelFailed(f"json: unsupported type: {type_name(value)}")
+    meter.charge(2 * _ITEM_COST * len(value))
+    meter.charge_bytes(80 + 140 * len(value))
+    for key in value:
+        if key.__class__ is not str:
+            named = type_name(key)
+            raise CelFailed(f"unsupported type conversion from '{named}' to string")
+    return {key: _native(meter, item, depth - 1) for key, item in value.items()}
+
+
+def json_data(meter: Meter, value: Value) -> Value:
+    """Return the value as JSON data, for a request body. Raises: CelFailed."""
+    return _native(meter, value, CEL_VALUE_DEPTH_MAX)
+
+
+def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:
+    """Decode the first document; every number is a double."""
+    text = _text_of(text)
+    # PERF: start of the command line: libyaml is loaded only by runs that use it.
+    from kyverno_mp.expr.jmespath.yaml_text import (
+        YAML_NODE_BYTES,
+        decode_yaml,
+        yaml_nodes,
+    )
+
+    nodes = yaml_nodes(text)
+    meter.charge(_YAML_NODE_COST * nodes + len(text))
+    meter.hold(YAML_NODE_BYTES * nodes + 4 * len(text) * width_of(text))
+    try:
+        return decode_yaml(text, _charges(meter, _UNITS_PER_STEP))
+    except ExpressionFailed as error:
+        raise CelFailed(error.message) from error
+
+
+OVERLOADS: Final = (
+    member("unmarshal(Json, dyn) -> dyn", _unmarshal, cost=_COST),
+    member("marshal(Json, dyn) -> string", _marshal, cost=_COST),
+    member("parse(Yaml, string) -> dyn", _parse_yaml, cost=_YAML_COST),
+)

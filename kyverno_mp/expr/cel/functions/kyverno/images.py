@@ -1,0 +1,115 @@
+"""Implement image references, parsed like go-containerregistry.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS, ImageReference. Next:
+expr/cel/catalogue.py. May touch: nothing outside its arguments; nothing is fetched.
+Source: kyverno/sdk cel/libs/image; go-containerregistry pkg/name (weak validation);
+docs/behaviour/cel 12.
+"""
+
+from typing import Final, NamedTuple
+
+import re2
+
+from kyverno_mp.expr.cel.library import function, member
+from kyverno_mp.expr.cel.values import CelFailed, Meter, shown, text_bytes
+
+_DEFAULT_REGISTRY: Final = "index.docker.io"
+_ALIAS: Final = "docker.io"
+_COST: Final = 120
+# SAFETY: RE2, because the strings come from requests and may be long.
+_TAG: Final = re2.compile(r"[A-Za-z0-9_.\-]{1,128}")
+_REPOSITORY: Final = re2.compile(r"[a-z0-9_./\-]{2,255}")
+_REGISTRY: Final = re2.compile(
+    r"(?:[A-Za-z0-9._~%!$&'()*+,;=\-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?"
+)
+_DIGEST: Final = re2.compile(r"sha256:[0-9a-f]{64}")
+
+
+class ImageReference(NamedTuple):
+    """The parts of a reference; without a digest ``tag`` is never empty."""
+
+    registry: str
+    repository: str
+    tag: str
+    digest: str
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type in CEL."""
+        return "kyverno.image"
+
+
+def parse_reference(text: str) -> ImageReference | None:
+    """Return the parts, None for a string that is no reference."""
+    return _tagged(text) or _digested(text)
+
+
+def _split_tag(text: str) -> tuple[str, str] | None:
+    base, colon, tag = text.rpartition(":")
+    if not colon or "/" in tag:
+        return text, ""
+    return (base, tag) if _TAG.fullmatch(tag) else None
+
+
+def _tagged(text: str) -> ImageReference | None:
+    parts = _split_tag(text)
+    found = _repository(parts[0]) if parts else None
+    if parts is None or found is None:
+        return None
+    return ImageReference(*found, parts[1] or "latest", "")
+
+
+def _digested(text: str) -> ImageReference | None:
+    """Parse ``name[:tag]@sha256:...``; the tag is dropped."""
+    base, at, digest = text.partition("@")
+    if not at or not _DIGEST.fullmatch(digest):
+        return None
+    parts = _split_tag(base)
+    found = _repository(parts[0]) if parts else None
+    if found is None:
+        found = _repository(base)
+    return None if found is None else ImageReference(*found, "", digest)
+
+
+def _repository(text: str) -> tuple[str, str] | None:
+    """Return registry and repository."""
+    head, slash, rest = text.partition("/")
+    registry, path = "", text
+    if slash and ("." in head or ":" in head or head == "localhost"):
+        registry, path = head, rest
+    if not (_REPOSITORY.fullmatch(path) and _REGISTRY.fullmatch(registry)):
+        return None
+    if registry in ("", _ALIAS):
+        registry = _DEFAULT_REGISTRY
+    if registry == _DEFAULT_REGISTRY and "/" not in path:
+        path = f"library/{path}"
+    return registry, path
+
+
+def _parsed(meter: Meter, text: str) -> ImageReference | None:
+    # The expressions read a string up to six times, and its parts are copies.
+    meter.charge_text(20 * len(text))
+    meter.charge_bytes(4 * text_bytes(len(text), text))
+    return parse_reference(text)
+
+
+def _image(meter: Meter, text: str) -> ImageReference:
+    found = _parsed(meter, text)
+    if found is None:
+        raise CelFailed(f"could not parse reference: {shown(text)[1:-1]}")
+    return found
+
+
+OVERLOADS: Final = (
+    function("image(string) -> Image", _image, cost=_COST),
+    function("parseImageReference(string) -> Image", _image, cost=_COST),
+    function(
+        "isImage(string) -> bool", lambda m, t: _parsed(m, t) is not None, cost=_COST
+    ),
+    member("containsDigest(Image) -> bool", lambda _m, i: bool(i.digest)),
+    member("registry(Image) -> string", lambda _m, i: i.registry),
+    member("repository(Image) -> string", lambda _m, i: i.repository),
+    member("identifier(Image) -> string", lambda _m, i: i.digest or i.tag),
+    member("tag(Image) -> string", lambda _m, i: i.tag),
+    member("digest(Image) -> string", lambda _m, i: i.digest),
+)

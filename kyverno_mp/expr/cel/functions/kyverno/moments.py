@@ -1,0 +1,73 @@
+"""Implement the current time, cron expressions of times, and random strings.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
+May touch: the clock and the source of randomness of the rule's Runtime.
+Source: kyverno/sdk cel/libs/time, cel/libs/random; docs/behaviour/cel 12.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.library import Declaration, function
+from kyverno_mp.expr.cel.operators import timestamp_result
+from kyverno_mp.expr.cel.values import CelFailed, Duration, Meter, Timestamp, text_bytes
+from kyverno_mp.expr.jmespath.random_text import generate
+from kyverno_mp.expr.scope import Runtime
+
+_COST: Final = 60
+_DRAWN_COST: Final = 400
+_DEFAULT: Final = "[0-9a-z]{8}"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ZERO_NS: Final = -62_135_596_800 * 10**9
+"""Go's zero time, 1 January of the year 1, from which times are truncated."""
+_SUNDAY_LAST: Final = 7
+
+
+def _runtime(meter: Meter) -> Runtime:
+    """Return the rule's Runtime; CelFailed for a constant, which has none."""
+    budget = meter.budget
+    if not isinstance(budget, Runtime):
+        raise CelFailed("neither the time nor random values are available here")
+    return budget
+
+
+def _now(meter: Meter) -> Timestamp:
+    since = _runtime(meter).now() - _EPOCH
+    return Timestamp(since // timedelta(microseconds=1) * 1000)
+
+
+def _truncated(_meter: Meter, moment: Timestamp, step: Duration) -> Timestamp:
+    """Round down, as Go does; a step that is not positive changes nothing."""
+    if step.ns <= 0:
+        return moment
+    return timestamp_result(moment.ns - (moment.ns - _ZERO_NS) % step.ns)
+
+
+def _cron(_meter: Meter, moment: Timestamp) -> str:
+    at = _EPOCH + timedelta(seconds=moment.ns // 10**9)
+    weekday = at.isoweekday() % _SUNDAY_LAST
+    return f"{at.minute} {at.hour} {at.day} {at.month} {weekday}"
+
+
+def _random(meter: Meter, pattern: str = _DEFAULT) -> str:
+    meter.charge_bytes(2 * text_bytes(len(pattern), pattern))
+    try:
+        return generate(pattern, _runtime(meter))
+    except ExpressionFailed as error:
+        raise CelFailed(error.message) from error
+
+
+def _declared() -> Iterator[Declaration]:
+    yield function("time.now() -> timestamp", _now, cost=_COST)
+    yield function(
+        "time.truncate(timestamp, duration) -> timestamp", _truncated, cost=_COST
+    )
+    yield function("time.toCron(timestamp) -> string", _cron, cost=_COST)
+    for name in ("random", "random.random"):
+        yield function(f"{name}() -> string", _random, cost=_DRAWN_COST)
+        yield function(f"{name}(string) -> string", _random, cost=_DRAWN_COST)
+
+
+OVERLOADS: Final = tuple(_declared())

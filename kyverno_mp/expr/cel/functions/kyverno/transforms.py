@@ -1,0 +1,65 @@
+"""Implement maps from pairs of lists.
+
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
+May touch: nothing outside its arguments.
+Source: kyverno/sdk cel/libs/transform; docs/behaviour/cel 12.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.expr.cel.library import Declaration, function
+from kyverno_mp.expr.cel.values import (
+    ENTRY_BYTES,
+    LIST_BYTES,
+    CelFailed,
+    Meter,
+    Value,
+    type_name,
+)
+
+_COST: Final = 30
+_PAIR_COST: Final = 12
+
+
+def _map_of(
+    meter: Meter, keys: list[Value], values: list[Value], key: str, value: str
+) -> dict[str, Value]:
+    """Return entry by entry the key of one list with the value of the other."""
+    if len(keys) != len(values):
+        raise CelFailed(
+            "listObjToMap must take lists of equal length."
+            f" list1: {len(keys)}, list2: {len(values)}"
+        )
+    meter.charge(_PAIR_COST * len(keys))
+    meter.charge_bytes(LIST_BYTES + ENTRY_BYTES * len(keys))
+    found: dict[str, Value] = {}
+    for one, other in zip(keys, values, strict=True):
+        if one.__class__ is not dict:
+            # Upstream's process panics.
+            raise CelFailed(f"failed to convert {type_name(one)} to a map")
+        name = one.get(key)
+        if name.__class__ is not str:
+            raise CelFailed(
+                "the passed key name cannot be handled as a string in the key object"
+                " list"
+            )
+        if other.__class__ is not dict:
+            raise CelFailed(
+                "object cannot be handled as a map string to any in the value object"
+                " list"
+            )
+        found[name] = other.get(value)
+    return found
+
+
+def _declared() -> Iterator[Declaration]:
+    for prefix in ("", "transform."):
+        signature = (
+            f"{prefix}listObjToMap(list(dyn), list(dyn), string, string)"
+            " -> map(dyn, dyn)"
+        )
+        yield function(signature, _map_of, cost=_COST)
+
+
+OVERLOADS: Final = tuple(_declared())

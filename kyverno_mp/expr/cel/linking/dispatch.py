@@ -1,0 +1,163 @@
+"""Choose the overload of a function by the classes of the arguments.
+
+Room: expr. Takes: overloads of a Library, closures of the arguments. Gives: a closure.
+Next: expr/cel/linking/expressions.py. May touch: a cache per call site, bounded by the
+number of value classes.
+Source: the CEL language definition, overload resolution.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from kyverno_mp.expr.cel.functions.authorization import (
+    AccessCheck,
+    AccessDecision,
+    Authorizer,
+)
+from kyverno_mp.expr.cel.functions.formats import Format
+from kyverno_mp.expr.cel.functions.kyverno.documents import JsonTexts, YamlTexts
+from kyverno_mp.expr.cel.functions.kyverno.image_verification import VerifierContext
+from kyverno_mp.expr.cel.functions.kyverno.images import ImageReference
+from kyverno_mp.expr.cel.functions.network import Cidr, Ip
+from kyverno_mp.expr.cel.functions.urls import Url
+from kyverno_mp.expr.cel.functions.versions import Semver
+from kyverno_mp.expr.cel.library import Implementation, Overload
+from kyverno_mp.expr.cel.linking.frame import Frame, Run
+from kyverno_mp.expr.cel.outside import (
+    GeneratorContext,
+    GlobalContext,
+    Gvr,
+    HttpContext,
+    ImageContext,
+    ResourceContext,
+)
+from kyverno_mp.expr.cel.refusals import no_overload
+from kyverno_mp.expr.cel.types import Type
+from kyverno_mp.expr.cel.values import (
+    Duration,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Value,
+)
+from kyverno_mp.values.kubernetes.quantity import Quantity
+
+_CLASSES: Final[dict[str, type]] = {
+    "null_type": type(None),
+    "bool": bool,
+    "int": int,
+    "uint": Uint,
+    "double": float,
+    "string": str,
+    "bytes": bytes,
+    "list": list,
+    "map": dict,
+    "timestamp": Timestamp,
+    "duration": Duration,
+    "optional_type": Optional,
+    "type": TypeValue,
+    "net.IP": Ip,
+    "net.CIDR": Cidr,
+    "kubernetes.URL": Url,
+    "kubernetes.Quantity": Quantity,
+    "kubernetes.Semver": Semver,
+    "kubernetes.NamedFormat": Format,
+    "generator.Context": GeneratorContext,
+    "globalcontext.Context": GlobalContext,
+    "schema.GroupVersionResource": Gvr,
+    "http.Context": HttpContext,
+    "kyverno.image": ImageReference,
+    "imagedata.Context": ImageContext,
+    "imageverify.Context": VerifierContext,
+    "json.Json": JsonTexts,
+    "resource.Context": ResourceContext,
+    "yaml.Yaml": YamlTexts,
+    "kubernetes.authorization.Authorizer": Authorizer,
+    "kubernetes.authorization.PathCheck": AccessCheck,
+    "kubernetes.authorization.GroupCheck": AccessCheck,
+    "kubernetes.authorization.ResourceCheck": AccessCheck,
+    "kubernetes.authorization.Decision": AccessDecision,
+}
+
+
+def link_dispatch(
+    name: str, overloads: Sequence[Overload], args: tuple[Run, ...]
+) -> Run:
+    """Return a closure that calls the overload which fits the arguments."""
+    fitting = [
+        (tuple(_class_of(arg) for arg in overload.args), overload.implementation)
+        for overload in overloads
+        if len(overload.args) == len(args) and overload.implementation is not None
+    ]
+    if not args:
+        assert fitting, name
+        call: Any = fitting[0][1]
+        return lambda s: call(s[0])
+    chooser = _Chooser(name, fitting)
+    if len(args) == 1:
+        return _unary(chooser, args[0])
+    if len(args) == 2:  # noqa: PLR2004 - two arguments
+        return _binary(chooser, *args)
+
+    def run(s: Frame) -> Value:
+        values = [arg(s) for arg in args]
+        return chooser.choose(tuple(values))(s[0], *values)
+
+    return run
+
+
+def _class_of(given: Type) -> type | None:
+    if given.kind == "param":
+        return None
+    return _CLASSES.get(given.name)
+
+
+class _Chooser:
+    __slots__ = ("_fitting", "_name", "memo")
+
+    def __init__(
+        self,
+        name: str,
+        fitting: list[tuple[tuple[type | None, ...], Implementation]],
+    ) -> None:
+        self._name = name
+        self._fitting = fitting
+        self.memo: dict[Any, Implementation] = {}
+
+    def choose(self, values: tuple[Value, ...]) -> Implementation:
+        for classes, implementation in self._fitting:
+            if all(
+                wanted is None or wanted is value.__class__
+                for wanted, value in zip(classes, values, strict=True)
+            ):
+                return implementation
+        raise no_overload(self._name, *values)
+
+
+def _unary(chooser: _Chooser, arg: Run) -> Run:
+    memo = chooser.memo
+
+    def run(s: Frame) -> Value:
+        value = arg(s)
+        found = memo.get(value.__class__)
+        if found is None:
+            found = memo[value.__class__] = chooser.choose((value,))
+        return found(s[0], value)
+
+    return run
+
+
+def _binary(chooser: _Chooser, left: Run, right: Run) -> Run:
+    memo = chooser.memo
+
+    def run(s: Frame) -> Value:
+        a = left(s)
+        b = right(s)
+        key = (a.__class__, b.__class__)
+        found = memo.get(key)
+        if found is None:
+            found = memo[key] = chooser.choose((a, b))
+        return found(s[0], a, b)
+
+    return run

@@ -1,0 +1,78 @@
+"""Define the parts that linking CEL shares: frames, closures, and the Linker protocol.
+
+Room: expr. Takes: literals and names of nodes. Gives: Frame, Run, constant, and
+Linker: what expr/cel/linking/path.py, expr/cel/linking/operator.py and
+expr/cel/linking/macro.py need from expr/cel/linking/expressions.py. May touch: nothing
+outside its arguments.
+Source: cel-go interpreter/planner.go.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeAlias
+
+from kyverno_mp.expr.cel.environment import TYPE_NAMES
+from kyverno_mp.expr.cel.library import Library
+from kyverno_mp.expr.cel.nodes import Const, Node, Select
+from kyverno_mp.expr.cel.syntax.names import qualified_name
+from kyverno_mp.expr.cel.values import TypeValue, Uint, Value
+
+Frame: TypeAlias = list[Any]
+"""The Meter, the variables, the bound names."""
+Run: TypeAlias = Callable[[Frame], Value]
+
+_NAMES_OF_TYPES: Final = {
+    "timestamp": "google.protobuf.Timestamp",
+    "duration": "google.protobuf.Duration",
+}
+
+
+class Linker(Protocol):
+    """Links nodes; link.py has the one implementation."""
+
+    library: Library
+    cost: int
+    """The cost so far of the parts that always run."""
+
+    def slot(self, name: str) -> int:
+        """Return the slot of a name, 0 if it is not bound."""
+
+    def is_record(self, name: str) -> bool:
+        """Return whether the value of a name is a Record."""
+
+    def bind(self, names: tuple[str, ...]) -> int:
+        """Bind names to new slots; returns the first slot."""
+
+    def unbind(self, names: tuple[str, ...]) -> None:
+        """Remove the names bound last."""
+
+    def block(self, node: Node) -> tuple[Run, int]:
+        """Link a part that may run any number of times; returns its cost separately."""
+
+    def branch(self, node: Node) -> Run:
+        """Link a part that may not run; it charges itself unless it is cheap."""
+
+    def link(self, node: Node) -> Run:
+        """Link one node."""
+
+
+def constant(value: Value) -> Run:
+    """Return a closure that returns a value, which must not be changed."""
+    return lambda _s: value
+
+
+def constant_value(node: Node) -> Value:
+    """Return the value of a literal."""
+    assert type(node) is Const
+    return Uint(node.value) if node.kind == "uint" else node.value
+
+
+def type_value(name: str) -> TypeValue:
+    """Return a type as a value; names were checked before."""
+    known = TYPE_NAMES.get(name)
+    return TypeValue(name if known is None else _NAMES_OF_TYPES.get(name, name))
+
+
+def type_of_selection(node: Select) -> TypeValue | None:
+    """Return the type that a qualified name denotes, e.g. google.protobuf.Duration."""
+    name = qualified_name(node)
+    return TypeValue(name) if name in TYPE_NAMES else None

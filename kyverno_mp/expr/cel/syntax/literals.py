@@ -1,0 +1,200 @@
+"""Check constant arguments of duration, timestamp, matches and format when compiling.
+
+Room: expr. Takes: a function's name and its constant argument; a format and the types
+of its arguments. Gives: the errors. Next: check.py.
+May touch: nothing outside its arguments.
+Source: cel-go's AST validators; docs/behaviour/cel 11, 12c.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from kyverno_mp.expr.cel.functions.regexes import compile_regex, compile_work
+from kyverno_mp.expr.cel.functions.text_format import ONLY, Clause, clauses
+from kyverno_mp.expr.cel.functions.times import SECOND, parse_timestamp
+from kyverno_mp.expr.cel.nodes import Call, Const, ListLit, MapLit, Node
+from kyverno_mp.expr.cel.operators import timestamp_result
+from kyverno_mp.expr.cel.types import DYN, Substitution, Type
+from kyverno_mp.expr.cel.values import CelFailed
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.values.go.duration import parse_duration
+
+_REGEX_STEPS: Final = 20
+"""Compiling one, in addition to a step for each character."""
+_MICROSECONDS_PER_STEP: Final = 4
+
+
+def literal_problem(function: str, const: Const) -> str:
+    """Return the validator's text, "" if the constant is valid."""
+    if const.kind != "string":
+        is_valid = function not in _TIMES or _is_time(function, const)
+        return "" if is_valid else f"invalid {function} argument"
+    try:
+        if function == "duration" and parse_duration(const.value) is None:
+            return "invalid duration argument"
+        if function == "timestamp":
+            parse_timestamp(const.value)
+        elif function == "matches":
+            check_regex(const.value)
+    except CelFailed:
+        return f"invalid {function} argument"
+    return ""
+
+
+def check_regex(pattern: str) -> None:
+    """Compile a constant expression and charge the policy. Raises: CelFailed."""
+    spend(_REGEX_STEPS + len(pattern))
+    spend(compile_work(pattern) // _MICROSECONDS_PER_STEP)
+    compile_regex(pattern)
+
+
+_TIMES: Final = ("duration", "timestamp")
+
+
+def _is_time(function: str, const: Const) -> bool:
+    """Return whether the constant, no string, is the time that the function makes."""
+    # For the type checker null may be either, but it is no valid one.
+    if const.kind == "null" or (const.kind == "int" and function == "duration"):
+        return False
+    if const.kind != "int":
+        return True
+    try:
+        timestamp_result(const.value * SECOND)
+    except CelFailed:
+        return False
+    return True
+
+
+_PRINTED: Final[dict[str, frozenset[str]]] = {
+    "s": frozenset(
+        {"list", "map", "int", "uint", "double", "bool", "string", "bytes", "type"}
+        | {"google.protobuf.Timestamp", "google.protobuf.Duration", "null_type"}
+        | {"timestamp", "duration"}
+    ),
+    "d": frozenset({"int", "uint"}),
+    "f": frozenset({"double", "string"}),
+    "e": frozenset({"double", "string"}),
+    "b": frozenset({"int", "uint", "bool"}),
+    "x": frozenset({"int", "uint", "string", "bytes"}),
+    "X": frozenset({"int", "uint", "string", "bytes"}),
+    "o": frozenset({"int", "uint"}),
+}
+"""Letter of a clause -> names of the types that it prints."""
+
+
+def format_problems(
+    call: Call, members: Mapping[int, Type]
+) -> Iterator[tuple[int, str]]:
+    """Yield position and text of the errors in ``"...".format([...])``.
+
+    ``members``: the types of all nodes in the list, by identity. Values that are not
+    literals are checked at run time.
+    """
+    target, args = call.target, call.args
+    if type(target) is not Const or target.kind != "string" or len(args) != 1:
+        return
+    given = args[0]
+    if type(given) is not ListLit:
+        return
+    used = 0
+    for clause in clauses(target.value):
+        if type(clause) is not Clause:
+            continue
+        problem = clause.problem
+        if used >= len(given.items) and problem != "unexpected end of string":
+            problem = f"index {used} out of range"
+        if problem:
+            yield call.at, problem
+            return
+        bad = _misfit(clause.letter, given.items[used], members)
+        if bad is not None:
+            name = members[id(bad)].name
+            yield (
+                bad.at,
+                f"error during formatting: {ONLY[clause.letter]}, was given {name}",
+            )
+            return
+        used += 1
+    if len(given.items) > used:
+        count = f"expected {used}, got {len(given.items)}"
+        yield call.at, f"too many arguments supplied to string.format ({count})"
+
+
+def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None:
+    """Return the node that the clause cannot print, None if there is none."""
+    found = members[id(node)]
+    if found != DYN and found.name not in _PRINTED[letter]:
+        return node
+    if letter != "s":
+        return None
+    inner: Sequence[Node] = ()
+    if type(node) is ListLit:
+        inner = node.items
+    elif type(node) is MapLit:
+        inner = [part for key, value, _ in node.entries for part in (key, value)]
+    for one in inner:
+        bad = _misfit(letter, one, members)
+        if bad is not None:
+            return bad
+    return None
+
+
+class Literals:
+    """The literals of one expression, noted by the type checker.
+
+    ``formats_open``: how many calls of ``format`` contain the current node. The list of
+    its arguments may mix types, and its members are checked against the format.
+    """
+
+    def __init__(self) -> None:
+        self.formats_open = 0
+        self.formats: list[Call] = []
+        self._arguments: list[tuple[int, str]] = []
+        self._items: list[list[tuple[int, Type]]] = []
+        self._members: dict[int, Type] = {}
+        """Types of the nodes in literals below a format, by the identity of the
+        node."""
+
+    def note_argument(self, node: Call, name: str) -> None:
+        """Check the constant first argument of a call."""
+        if node.args and type(node.args[0]) is Const:
+            const = node.args[0]
+            problem = literal_problem(name, const)
+            if problem:
+                self._arguments.append((const.at, problem))
+
+    def note_member(self, node: Node, given: Type) -> None:
+        """Record the type of a member of a list or map."""
+        if self.formats_open:
+            self._members[id(node)] = given
+
+    def note_items(self, found: list[tuple[int, Type]]) -> None:
+        """Record positions and types that must be equal: items, or keys, or values."""
+        if not self.formats_open:
+            self._items.append(found)
+
+    def problems(self, found: Substitution) -> list[tuple[int, str]]:
+        """Return the errors of the API server's validators for literals."""
+        problems = list(self._arguments)
+        members = {
+            key: found.apply(given, final=True) for key, given in self._members.items()
+        }
+        for call in self.formats:
+            problems.extend(format_problems(call, members))
+        for items in self._items:
+            problems.extend(_mixed(items, found))
+        return problems
+
+
+def _mixed(
+    items: list[tuple[int, Type]], found: Substitution
+) -> Iterator[tuple[int, str]]:
+    """Yield the first item whose type differs from that of the first one."""
+    first: Type | None = None
+    for at, raw in items:
+        given = found.apply(raw, final=True)
+        if first is None:
+            first = given
+        elif given != first:
+            yield at, f"expected type '{first}' but found '{given}'"
+            return

@@ -1,0 +1,84 @@
+"""Recognise macros among calls, and convert them to nodes that bind names.
+
+Room: expr. Takes: a parsed Call. Gives: the same Call, or the equivalent Select or
+Macro.
+Next: parse.py. May touch: nothing outside its arguments.
+Source: the CEL language definition, macros; cel-go's two-variable comprehensions,
+bindings, optionals and lists extensions (docs/behaviour/cel 11).
+"""
+
+from typing import Final
+
+from kyverno_mp.expr.cel.nodes import Call, Ident, Macro, Node, Select
+from kyverno_mp.expr.cel.syntax.lex import syntax_error
+
+# (macro, number of arguments) -> (kind, number of names).
+_MEMBER: Final = {
+    ("all", 2): ("all", 1),
+    ("exists", 2): ("exists", 1),
+    ("exists_one", 2): ("existsOne", 1),
+    ("existsOne", 2): ("existsOne", 1),
+    ("map", 2): ("map", 1),
+    ("map", 3): ("map", 1),
+    ("filter", 2): ("filter", 1),
+    ("all", 3): ("all", 2),
+    ("exists", 3): ("exists", 2),
+    ("existsOne", 3): ("existsOne", 2),
+    ("exists_one", 3): ("existsOne", 2),
+    ("transformList", 3): ("transformList", 2),
+    ("transformList", 4): ("transformList", 2),
+    ("transformMap", 3): ("transformMap", 2),
+    ("transformMap", 4): ("transformMap", 2),
+    ("transformMapEntry", 3): ("transformMapEntry", 2),
+    ("transformMapEntry", 4): ("transformMapEntry", 2),
+    ("optMap", 2): ("optMap", 1),
+    ("optFlatMap", 2): ("optFlatMap", 1),
+    ("sortBy", 2): ("sortBy", 1),
+}
+_BIND_ARGS: Final = 3
+
+
+def expand_call(call: Call, text: str) -> Node:
+    """Return the call or its expansion; raises ExpressionInvalid for a wrong use."""
+    target = call.target
+    if target is None:
+        return _has(call, text) if call.function == "has" else call
+    found = _MEMBER.get((call.function, len(call.args)))
+    if found is not None:
+        kind, count = found
+        names = _names(call, count, text)
+        return Macro(kind, target, names, call.args[count:], call.at)
+    if (
+        call.function == "bind"
+        and type(target) is Ident
+        and target.name == "cel"
+        and len(call.args) == _BIND_ARGS
+    ):
+        return Macro(
+            "bind", call.args[1], _names(call, 1, text), call.args[2:], call.at
+        )
+    return call
+
+
+def _has(call: Call, text: str) -> Node:
+    if len(call.args) != 1:
+        return call
+    (operand,) = call.args
+    if type(operand) is not Select or operand.test:
+        raise syntax_error("invalid argument to has() macro", text, operand.at)
+    if operand.optional:
+        raise syntax_error("unsupported optional field selection", text, call.at)
+    return Select(operand.operand, operand.field, test=True, at=call.at)
+
+
+def _names(call: Call, count: int, text: str) -> tuple[str, ...]:
+    names = []
+    for arg in call.args[:count]:
+        if type(arg) is not Ident:
+            is_old = call.function in ("map", "filter")
+            message = "is not an identifier" if is_old else "must be a simple name"
+            raise syntax_error(f"argument {message}", text, arg.at)
+        names.append(arg.name)
+    if len(set(names)) < len(names):
+        raise syntax_error("duplicate variable name", text, call.at)
+    return tuple(names)

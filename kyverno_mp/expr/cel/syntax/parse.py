@@ -1,0 +1,407 @@
+"""Parse CEL text to nodes, including macros.
+
+Room: expr. Takes: expression text. Gives: Node. Next: check.py, then
+expr/cel/linking/expressions.py. May touch: nothing outside its arguments. The parser
+uses four Python frames per bracket level, and none for chains of operators.
+Source: the CEL language definition, grammar; docs/behaviour/cel 11 (macros).
+
+Over 400 lines: one grammar, a method for each of its rules, on one list of tokens.
+"""
+
+from typing import Final
+
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.cel.nodes import (
+    Call,
+    Const,
+    Ident,
+    ListLit,
+    MapLit,
+    Node,
+    Select,
+    StructLit,
+)
+from kyverno_mp.expr.cel.syntax.lex import Token, syntax_error, together, tokenize
+from kyverno_mp.expr.cel.syntax.macros import expand_call
+from kyverno_mp.expr.cel.values import INT_MIN
+from kyverno_mp.limits import (
+    CEL_NESTING_MAX,
+    EXPRESSION_DEPTH_MAX,
+    EXPRESSION_TEXT_BYTES_MAX,
+)
+
+_LEVELS: Final = {
+    "||": 1,
+    "&&": 2,
+    "==": 3,
+    "!=": 3,
+    "<": 3,
+    "<=": 3,
+    ">": 3,
+    ">=": 3,
+    "in": 3,
+    "+": 4,
+    "-": 4,
+    "*": 5,
+    "/": 5,
+    "%": 5,
+}
+RESERVED_WORDS: Final = frozenset(
+    {
+        "as",
+        "break",
+        "const",
+        "continue",
+        "else",
+        "for",
+        "function",
+        "if",
+        "import",
+        "in",
+        "let",
+        "loop",
+        "package",
+        "namespace",
+        "return",
+        "var",
+        "void",
+        "while",
+    }
+)
+_NO_NAMES: Final = frozenset({"in", "true", "false", "null"})
+"""Words that are operators or literals of the grammar and cannot be field names; the
+other reserved words are names after a dot."""
+_CONSTANTS: Final = {"true": True, "false": False}
+_LITERALS: Final = frozenset({"int", "uint", "double", "string", "bytes"})
+_OPERAND: Final = (
+    *("'['", "'{'", "'('", "'.'", "'-'", "'!'", "'true'", "'false'", "'null'"),
+    *("NUM_FLOAT", "NUM_INT", "NUM_UINT", "STRING", "BYTES", "IDENTIFIER"),
+)
+"""Tokens at the start of an expression, in ANTLR's wording and order."""
+_OPENING: Final = frozenset(
+    {"[", "{", "(", ".", "-", "!", "ident", "int_min", *_LITERALS}
+)
+
+
+def parse(text: str) -> Node:
+    """Parse ``text``. Raises: ExpressionInvalid with an error in cel-go's format."""
+    if len(text) > EXPRESSION_TEXT_BYTES_MAX:
+        raise ExpressionInvalid("cel.size", "expression code point size exceeds limit")
+    tokens, problems = tokenize(text)
+    try:
+        node = _Parser(text, tokens).parse()
+    except ExpressionInvalid as error:
+        if not problems:
+            raise
+        raise together([*problems, error]) from error
+    except RecursionError:
+        # Operators of increasing precedence nest more frames than brackets do.
+        raise ExpressionInvalid(
+            "cel.depth", "expression recursion limit exceeded"
+        ) from None
+    if problems:
+        raise together(problems)
+    if _too_deep(node):
+        raise ExpressionInvalid(
+            "cel.depth", f"expression recursion limit exceeded: {EXPRESSION_DEPTH_MAX}"
+        )
+    return node
+
+
+class _Parser:
+    def __init__(self, text: str, tokens: list[Token]) -> None:
+        self._text = text
+        self._tokens = tokens
+        self._position = 0
+        self._nesting = 0
+
+    def parse(self) -> Node:
+        node = self._expression()
+        if self._kind() != "end":
+            raise self._unexpected("<EOF>")
+        return node
+
+    def _kind(self) -> str:
+        return self._tokens[self._position].kind
+
+    def _next(self) -> Token:
+        token = self._tokens[self._position]
+        self._position += 1
+        return token
+
+    def _take(self, sign: str) -> bool:
+        if self._tokens[self._position].kind == sign:
+            self._position += 1
+            return True
+        return False
+
+    def _expect(self, sign: str) -> Token:
+        if self._tokens[self._position].kind != sign:
+            raise self._unexpected(sign)
+        return self._next()
+
+    def _close(self, sign: str) -> None:
+        """Consume the sign that ends a list; a comma would continue the list."""
+        if not self._take(sign):
+            raise self._unexpected(sign, ",")
+
+    def _unexpected(self, *expected: str, operand: bool = False) -> ExpressionInvalid:
+        """Return ANTLR's error, which depends on whether a token is extra or missing.
+
+        ``operand``: the start of an expression is also expected.
+        """
+        token = self._tokens[self._position]
+        following = self._tokens[min(self._position + 1, len(self._tokens) - 1)]
+        shown = "<EOF>" if token.kind == "end" else self._source(self._position)
+        signs = [f"'{one}'" if one != "<EOF>" else one for one in expected]
+        if operand:
+            fits = following.kind in _OPENING and token.kind != "end"
+            signs = [*_OPERAND[:3], *signs, *_OPERAND[3:]]
+        else:
+            fits = token.kind != "end" and following.kind in {
+                "end" if one == "<EOF>" else one for one in expected
+            }
+        wanted = signs[0] if len(signs) == 1 else f"{{{', '.join(signs)}}}"
+        word = "extraneous" if fits else "mismatched"
+        message = f"Syntax error: {word} input '{shown}' expecting {wanted}"
+        if token.kind == "end" and expected in ((")",), ("]",)):
+            message = f"Syntax error: missing {wanted} at '<EOF>'"
+        return syntax_error(message, self._text, token.at)
+
+    def _source(self, position: int) -> str:
+        """Return the source text of a token."""
+        start = self._tokens[position].at
+        rest = self._text[start : self._tokens[position + 1].at]
+        return rest.split("//")[0].rstrip() if rest[:1] not in "'\"" else rest.rstrip()
+
+    def _expression(self) -> Node:
+        self._nesting += 1
+        if self._nesting > CEL_NESTING_MAX:
+            raise syntax_error(
+                "expression recursion limit exceeded",
+                self._text,
+                self._tokens[self._position].at,
+            )
+        node = self._binary(1)
+        at = self._tokens[self._position].at
+        if self._take("?"):
+            chosen = self._binary(1)
+            self._expect(":")
+            node = Call("?:", None, (node, chosen, self._expression()), at)
+        self._nesting -= 1
+        return node
+
+    def _binary(self, level: int) -> Node:
+        """Parse operators that bind at least as tightly as ``level``.
+
+        ``||`` and ``&&`` collect all their terms in one node.
+        """
+        left = self._unary()
+        while True:
+            token = self._tokens[self._position]
+            name = "in" if token.value == "in" else token.kind
+            found = _LEVELS.get(name, 0)
+            if found < level or (name == "in" and token.kind != "ident"):
+                return left
+            self._position += 1
+            if name in ("||", "&&"):
+                terms = [left, self._binary(found + 1)]
+                while self._take(name):
+                    terms.append(self._binary(found + 1))
+                left = Call(name, None, tuple(terms), token.at)
+            else:
+                left = Call(name, None, (left, self._binary(found + 1)), token.at)
+
+    def _unary(self) -> Node:
+        sign = self._kind()
+        if sign not in ("!", "-"):
+            return self._member(self._primary())
+        at = self._tokens[self._position].at
+        count = 0
+        while self._take(sign):
+            count += 1
+        if sign == "-" and count == 1:
+            literal = self._negative_literal(at)
+            if literal is not None:
+                return self._member(literal)
+        literal = None
+        if sign == "!" and self._kind() == "-":
+            self._position += 1
+            literal = self._negative_literal(at)
+        node = self._member(self._primary() if literal is None else literal)
+        return node if count % 2 == 0 else Call(f"{sign}_", None, (node,), at)
+
+    def _negative_literal(self, at: int) -> Node | None:
+        token = self._tokens[self._position]
+        if token.kind == "int_min" and -token.value < INT_MIN:
+            raise syntax_error("invalid int literal", self._text, at)
+        if token.kind in ("int", "int_min"):
+            self._position += 1
+            return Const("int", -token.value, at)
+        if token.kind == "double":
+            self._position += 1
+            return Const("double", -token.value, at)
+        return None
+
+    def _member(self, node: Node) -> Node:
+        while True:
+            token = self._tokens[self._position]
+            if token.kind == ".":
+                self._position += 1
+                node = self._select_or_call(node, token.at)
+            elif token.kind == ".?":
+                self._position += 1
+                name = self._field_name()
+                node = Select(node, name, optional=True, at=token.at)
+            elif token.kind in ("[", "[?"):
+                self._position += 1
+                index = self._expression()
+                self._expect("]")
+                name = "_[_]" if token.kind == "[" else "_[?_]"
+                node = Call(name, None, (node, index), token.at)
+            elif token.kind == "{":
+                name = _dotted(node)
+                if not name:
+                    return node
+                self._position += 1
+                node = self._struct(name, token.at)
+            else:
+                return node
+
+    def _field_name(self) -> str:
+        token = self._tokens[self._position]
+        if token.kind != "ident" or token.value in _NO_NAMES:
+            shown = "" if token.kind == "end" else self._source(self._position)
+            message = f"Syntax error: no viable alternative at input '.{shown}'"
+            raise syntax_error(message, self._text, token.at)
+        self._position += 1
+        return str(token.value)
+
+    def _select_or_call(self, node: Node, at: int) -> Node:
+        name = self._field_name()
+        if self._kind() != "(":
+            return Select(node, name, at=at)
+        call_at = self._next().at
+        return expand_call(Call(name, node, self._arguments(")"), call_at), self._text)
+
+    def _arguments(self, closing: str) -> tuple[Node, ...]:
+        args: list[Node] = []
+        while not self._take(closing):
+            args.append(self._expression())
+            if not self._take(","):
+                self._expect(closing)
+                break
+            if closing == ")" and self._kind() == ")":
+                raise self._unexpected(operand=True)
+        return tuple(args)
+
+    def _primary(self) -> Node:
+        token = self._next()
+        if token.kind in _LITERALS:
+            return Const(token.kind, token.value, token.at)  # type: ignore[arg-type] # the set above holds const kinds only
+        if token.kind == "(":
+            node = self._expression()
+            self._expect(")")
+            return node
+        if token.kind in ("[", "[?"):
+            return self._list(token.at, marked=token.kind == "[?")
+        if token.kind == "{":
+            return self._map(token.at)
+        if token.kind == ".":
+            token = self._expect("ident")
+            return self._name(token)
+        if token.kind == "ident":
+            return self._name(token)
+        self._position -= 1
+        if token.kind == "int_min":
+            raise syntax_error("invalid int literal", self._text, token.at)
+        raise self._unexpected(operand=True)
+
+    def _name(self, token: Token) -> Node:
+        word = str(token.value)
+        if word in _CONSTANTS:
+            return Const("bool", _CONSTANTS[word], token.at)
+        if word == "null":
+            return Const("null", None, token.at)
+        if word in RESERVED_WORDS:
+            raise syntax_error(f"reserved identifier: {word}", self._text, token.at)
+        if self._kind() != "(":
+            return Ident(word, token.at)
+        at = self._next().at
+        return expand_call(Call(word, None, self._arguments(")"), at), self._text)
+
+    def _list(self, at: int, *, marked: bool) -> Node:
+        items: list[Node] = []
+        optional: list[int] = []
+        while not self._take("]"):
+            if self._take("?") or (marked and not items):
+                optional.append(len(items))
+            items.append(self._expression())
+            if not self._take(","):
+                self._close("]")
+                break
+        return ListLit(tuple(items), tuple(optional), at)
+
+    def _map(self, at: int) -> Node:
+        entries: list[tuple[Node, Node, bool]] = []
+        while not self._take("}"):
+            optional = self._take("?")
+            key = self._expression()
+            self._expect(":")
+            entries.append((key, self._expression(), optional))
+            if not self._take(","):
+                self._close("}")
+                break
+        return MapLit(tuple(entries), at)
+
+    def _struct(self, name: str, at: int) -> Node:
+        fields: list[tuple[str, Node, bool]] = []
+        while not self._take("}"):
+            optional = self._take("?")
+            field = self._field_name()
+            self._expect(":")
+            fields.append((field, self._expression(), optional))
+            if not self._take(","):
+                self._close("}")
+                break
+        return StructLit(name, tuple(fields), at)
+
+
+def _dotted(node: Node) -> str:
+    """Return ``a.b.c`` for plain selections on a name, "" for other nodes."""
+    parts = []
+    while type(node) is Select and not (node.test or node.optional):
+        parts.append(node.field)
+        node = node.operand
+    if type(node) is not Ident:
+        return ""
+    return ".".join([node.name, *reversed(parts)])
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the children of a node, in source order."""
+    if type(node) is Select:
+        return (node.operand,)
+    if type(node) is Call:
+        return node.args if node.target is None else (node.target, *node.args)
+    if type(node) is ListLit:
+        return node.items
+    if type(node) is MapLit:
+        return tuple(part for key, value, _ in node.entries for part in (key, value))
+    if type(node) is StructLit:
+        return tuple(value for _, value, _ in node.fields)
+    if type(node) in (Const, Ident):
+        return ()
+    return (node.range, *node.body)  # type: ignore[union-attr] # only Macro is left
+
+
+def _too_deep(node: Node) -> bool:
+    """Return whether a chain (``a + b + ...``, ``a.b.c...``) is nested too deeply."""
+    level: list[Node] = [node]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > EXPRESSION_DEPTH_MAX:
+            return True
+        level = [below for above in level for below in children(above)]
+    return False

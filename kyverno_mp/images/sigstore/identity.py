@@ -1,0 +1,102 @@
+"""Require the identity that a policy names of the certificate on a signature.
+
+Room: images. Takes: certificates, an Identity. Gives: nothing, or raises.
+Next: images/verifier.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/images 3.7.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cryptography import x509
+
+from kyverno_mp.images.keys import Unproved, failed
+from kyverno_mp.images.sigstore.certificates import raw_extension, subject_names
+from kyverno_mp.program.ports import Identity
+from kyverno_mp.values.go.regex import compile_regex
+from kyverno_mp.values.wildcard import matches
+
+_ISSUER: Final = "1.3.6.1.4.1.57264.1.1"
+_NAMES: Final = {
+    "oidcIssuer": _ISSUER,
+    "githubWorkflowTrigger": "1.3.6.1.4.1.57264.1.2",
+    "githubWorkflowSha": "1.3.6.1.4.1.57264.1.3",
+    "githubWorkflowName": "1.3.6.1.4.1.57264.1.4",
+    "githubWorkflowRepository": "1.3.6.1.4.1.57264.1.5",
+    "githubWorkflowRef": "1.3.6.1.4.1.57264.1.6",
+}
+_OIDS: Final = frozenset(_NAMES.values())
+
+
+def require_identity(
+    certificates: Sequence[x509.Certificate | None], wanted: Identity
+) -> None:
+    """Require that one of the certificates has the identity.
+
+    KYVERNO: without criteria, any certificate will do. Raises: ExpressionFailed.
+    """
+    if not any(wanted):
+        return
+    reasons = []
+    for certificate in certificates:
+        if certificate is None:
+            raise failed("certificate not found")
+        try:
+            _check(certificate, wanted)
+        except Unproved as error:
+            reasons.append(str(error))
+        else:
+            return
+    raise failed("; ".join(reasons) or "invalid signature")
+
+
+def _check(certificate: x509.Certificate, wanted: Identity) -> None:
+    if wanted.subject or wanted.subject_reg_exp:
+        names = subject_names(certificate)
+        # SAFETY: upstream accepts a certificate without names for any subject.
+        if not _is_subject(names, wanted):
+            expected = wanted.subject or wanted.subject_reg_exp
+            text = f"subject mismatch: expected {expected}, received"
+            raise Unproved(f"{text} {', '.join(names)}")
+    if wanted.issuer or wanted.issuer_reg_exp:
+        _check_issuer(raw_extension(certificate, _ISSUER), wanted)
+    for key, value in wanted.extensions:
+        oid = _NAMES.get(key, key)
+        if oid not in _OIDS:
+            raise Unproved(f"invalid certificate extension {key}")
+        found = raw_extension(certificate, oid)
+        if not matches(value, found):
+            text = f"extension mismatch: expected {value} for key {key}"
+            raise Unproved(f"{text}, received {found}")
+
+
+def _is_subject(names: list[str], wanted: Identity) -> bool:
+    """Return whether a name matches the pattern or the expression."""
+    found = bool(wanted.subject) and any(matches(wanted.subject, one) for one in names)
+    if wanted.subject_reg_exp:
+        tests = [
+            searches(wanted.subject_reg_exp, one, "subject") for one in ("", *names)
+        ]
+        found = found or any(tests[1:])
+    return found
+
+
+def _check_issuer(found: str, wanted: Identity) -> None:
+    """KYVERNO: the pattern and the expression must both match."""
+    expected = wanted.issuer
+    holds = not expected or matches(expected, found)
+    if holds and wanted.issuer_reg_exp:
+        expected = wanted.issuer_reg_exp
+        holds = searches(expected, found, "issuer")
+    if not holds:
+        text = f"issuer mismatch: expected {expected}, received {found}"
+        raise Unproved(text)
+
+
+def searches(pattern: str, text: str, what: str) -> bool:
+    """Return whether an expression matches a part of the text. Raises: Unproved."""
+    known = compile_regex(pattern, captures=False)
+    if known.compiled is None:
+        reason = known.error_text(pattern)
+        raise Unproved(f"invalid regexp for {what}: {pattern} : {reason}")
+    return known.compiled.search(text) is not None

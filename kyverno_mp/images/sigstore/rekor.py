@@ -1,0 +1,279 @@
+"""Verify that a transparency log has a signature: its promise, or a proof.
+
+Room: images. Takes: bundles of signatures, answers of a log, keys of logs. Gives: the
+time of the log. Next: images/cosign.py, images/sigstore/rekor_entry.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/images 3.5; RFC 6962 2.1.1 (proofs of inclusion).
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+import rfc8785
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from kyverno_mp.images.documents import base64_bytes, json_value
+from kyverno_mp.images.keys import Unproved
+from kyverno_mp.images.sigstore.logkeys import LogKeys
+from kyverno_mp.images.sigstore.rekor_entry import Signed, check_entry
+from kyverno_mp.limits import (
+    IMAGE_LOG_BYTES_MAX,
+    IMAGE_LOG_ENTRIES_MAX,
+    IMAGE_LOG_PROOF_MAX,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+_HASH_BYTES: Final = 32
+_HEX_UUID: Final = 64
+_TREE_ID: Final = 16
+_NO_KEY: Final = "rekor log public key not found for payload"
+_HINT: Final = (
+    ". Check your TUF root (see cosign initialize) or set a custom key with env var"
+    " SIGSTORE_REKOR_PUBLIC_KEY"
+)
+_NONE: Final = "no valid tlog entries found"
+
+
+class Promise(NamedTuple):
+    """What a log has signed: that the entry is in it."""
+
+    body: str
+    integrated_time: int
+    log_index: int
+    log_id: str
+    signature: bytes
+
+
+def parse_bundle(text: Json) -> Promise | None:
+    """Return the promise in a bundle annotation, None without one. Raises: Unproved."""
+    if text is None or text == "":
+        return None
+    bundle = _parsed(text, "unmarshaling bundle")
+    payload = bundle.get("Payload") or {}
+    if type(payload) is not dict:
+        raise Unproved("unmarshaling bundle: its payload is not a JSON object")
+    given = bundle.get("SignedEntryTimestamp")
+    return _promise(payload, "" if given is None else given, "unmarshaling bundle")
+
+
+def _promise(entry: Mapping[str, Json], signature: Json, what: str) -> Promise:
+    body = entry.get("body", "")
+    time, index = entry.get("integratedTime", 0), entry.get("logIndex", 0)
+    log_id = entry.get("logID", "")
+    if type(time) is not int or type(index) is not int or type(log_id) is not str:
+        raise Unproved(f"{what}: its fields have other types")
+    decoded = base64_bytes(signature)
+    if decoded is None:
+        raise Unproved(f"{what}: the promise is not base64")
+    return Promise(body if type(body) is str else "", time, index, log_id, decoded)
+
+
+def verified_bundle(promise: Promise, signed: Signed, keys: LogKeys) -> datetime:
+    """Return the time at which the log has promised to add the signature.
+
+    Raises: Unproved.
+    """
+    if not promise.body:
+        raise Unproved("bundle payload body is not a string")
+    check_entry(promise.body, signed, "bundle")
+    key = _log_key(promise.log_id, keys)
+    if key is None:
+        raise Unproved(f"verifying bundle: {_NO_KEY}")
+    _check_promise(promise, key)
+    return _moment(promise)
+
+
+def promised_at(promise: Promise, keys: LogKeys) -> datetime:
+    """Return the time of a promise, which a known log must have signed.
+
+    Whose entry it is, is for the caller to check. Raises: Unproved.
+    """
+    key = _log_key(promise.log_id, keys)
+    if key is None:
+        raise Unproved(_NO_KEY)
+    _check_promise(promise, key)
+    return _moment(promise)
+
+
+def _log_key(log_id: str, keys: LogKeys) -> ec.EllipticCurvePublicKey | None:
+    """Return the key. KYVERNO: all known keys must be ECDSA."""
+    for known, key in keys.items():
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            text = f"rekor Public key for LogID {known.hex()} is not type"
+            raise Unproved(f"{text} ecdsa.PublicKey")
+    for known, key in keys.items():
+        if known.hex() == log_id and isinstance(key, ec.EllipticCurvePublicKey):
+            return key
+    return None
+
+
+def _check_promise(promise: Promise, key: ec.EllipticCurvePublicKey) -> None:
+    try:
+        signed = rfc8785.dumps(
+            {
+                "body": promise.body,
+                "integratedTime": promise.integrated_time,
+                "logIndex": promise.log_index,
+                "logID": promise.log_id,
+            }
+        )
+        key.verify(promise.signature, signed, ec.ECDSA(hashes.SHA256()))
+    except (InvalidSignature, ValueError):
+        # A ValueError: a number that canonical JSON does not have.
+        raise Unproved("unable to verify SET") from None
+
+
+def _moment(promise: Promise) -> datetime:
+    try:
+        return datetime.fromtimestamp(promise.integrated_time, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise Unproved("the log's time is out of range") from None
+
+
+def verified_search(answer: bytes, signed: Signed, keys: LogKeys) -> datetime:
+    """Return the earliest time of the entries that a log has found.
+
+    SAFETY: each must be an entry of this very signature; upstream believes the log.
+    Raises: Unproved.
+    """
+    entries = list(_answered(answer))
+    if not entries:
+        raise Unproved("signature not found in transparency log")
+    if len(entries) > IMAGE_LOG_ENTRIES_MAX:
+        raise Unproved(f"{_NONE}: more than {IMAGE_LOG_ENTRIES_MAX} entries")
+    named = [entry for uuid, entry in entries if _is_leaf(uuid, entry)]
+    if not named:
+        raise Unproved(f"{_NONE} with proposed entry")
+    times, reasons = [], []
+    for entry in named:
+        try:
+            times.append(_verified_entry(entry, signed, keys))
+        except Unproved as error:
+            reasons.append(str(error))
+    if not times:
+        raise Unproved(f"{_NONE} {', '.join(reasons)}")
+    return min(times)
+
+
+def _answered(answer: bytes) -> Iterator[tuple[str, Mapping[str, Json]]]:
+    prefix = "searching log query"
+    try:
+        found = json_value(answer)
+    except ValueError:
+        raise Unproved(f"{prefix}: the answer is not JSON") from None
+    if found is None:
+        return
+    if type(found) is not list:
+        raise Unproved(f"{prefix}: the answer is not a list")
+    for one in found:
+        if type(one) is not dict:
+            raise Unproved(f"{prefix}: the answer is not a list of objects")
+        for uuid, entry in one.items():
+            if type(entry) is not dict:
+                raise Unproved(f"{prefix}: an entry is not an object")
+            yield uuid, entry
+
+
+def _is_leaf(uuid: str, entry: Mapping[str, Json]) -> bool:
+    """Return whether the identifier ends in the hash of the entry's body."""
+    body = base64_bytes(entry.get("body"))
+    if body is None or len(uuid) not in (_HEX_UUID, _HEX_UUID + _TREE_ID):
+        return False
+    return leaf_hash(body).hex() == uuid[-_HEX_UUID:].lower()
+
+
+def _verified_entry(
+    entry: Mapping[str, Json], signed: Signed, keys: LogKeys
+) -> datetime:
+    verification = entry.get("verification")
+    proof = verification.get("inclusionProof") if type(verification) is dict else None
+    if type(verification) is not dict or type(proof) is not dict:
+        raise Unproved("inclusion proof not provided")
+    promise = _promise(entry, verification.get("signedEntryTimestamp"), "log entry")
+    if not promise.body:
+        raise Unproved("invalid body type: expected string")
+    check_inclusion(base64_bytes(promise.body) or b"", proof)
+    key = _log_key(promise.log_id, keys)
+    if key is None:
+        raise Unproved(_NO_KEY + _HINT)
+    try:
+        _check_promise(promise, key)
+    except Unproved as error:
+        raise Unproved(f"verifying signedEntryTimestamp: {error}") from None
+    check_entry(promise.body, signed, "log entry")
+    return _moment(promise)
+
+
+def check_inclusion(body: bytes, proof: Mapping[str, Json]) -> bytes:
+    """Return the root hash of the tree that has ``body`` as a leaf.
+
+    The root is as good as who vouches for it. Raises: Unproved.
+    """
+    index, size = proof.get("logIndex"), proof.get("treeSize")
+    root, listed = proof.get("rootHash"), proof.get("hashes")
+    # JSON of protocol buffers has 64 bit integers as strings; the caller converts them.
+    if type(index) is not int or type(size) is not int or type(root) is not str:
+        raise Unproved("inclusion proof fields not provided")
+    given = listed if type(listed) is list else []
+    if len(given) > IMAGE_LOG_PROOF_MAX:
+        raise Unproved(f"verifying inclusion proof: more than {IMAGE_LOG_PROOF_MAX}")
+    try:
+        path = [bytes.fromhex(one) if type(one) is str else b"" for one in given]
+        expected = bytes.fromhex(root)
+    except ValueError:
+        raise Unproved("verifying inclusion proof: a hash is not hexadecimal") from None
+    found = root_hash(leaf_hash(body), index, size, path)
+    if found != expected:
+        text = f"calculated root {found.hex()} does not match expected root"
+        raise Unproved(f"verifying inclusion proof: {text} {expected.hex()}")
+    return found
+
+
+def leaf_hash(body: bytes) -> bytes:
+    """Return the hash of a leaf (RFC 6962 2.1)."""
+    return hashlib.sha256(b"\0" + body).digest()
+
+
+def root_hash(leaf: bytes, index: int, size: int, path: list[bytes]) -> bytes:
+    """Return the root that a proof of inclusion leads to (RFC 9162 2.1.3.2).
+
+    Raises: Unproved if the path has another length.
+    """
+    prefix = "verifying inclusion proof"
+    if not 0 <= index < size or any(len(one) != _HASH_BYTES for one in path):
+        raise Unproved(f"{prefix}: index {index} is beyond size {size}")
+    found, at, last = leaf, index, size - 1
+    for one in path:
+        if last == 0:
+            raise Unproved(f"{prefix}: wrong proof size {len(path)}")
+        if at & 1 or at == last:
+            found = _node(one, found)
+            while not at & 1 and at:
+                at, last = at >> 1, last >> 1
+        else:
+            found = _node(found, one)
+        at, last = at >> 1, last >> 1
+    if last:
+        raise Unproved(f"{prefix}: wrong proof size {len(path)}")
+    return found
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\1" + left + right).digest()
+
+
+def _parsed(text: Json, what: str) -> dict[str, Json]:
+    given = text if type(text) is str else ""
+    if len(given) > IMAGE_LOG_BYTES_MAX:
+        raise Unproved(f"{what}: more than {IMAGE_LOG_BYTES_MAX} bytes")
+    try:
+        value = json_value(given)
+    except ValueError:
+        value = None
+    if type(value) is not dict:
+        raise Unproved(f"{what}: it is not a JSON object")
+    return value

@@ -1,0 +1,246 @@
+"""Declare ImageValidatingPolicy and NamespacedImageValidatingPolicy.
+
+Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
+every structural problem at once. Next: compiler/cel_kinds/image_validating_policy.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 1, 2; docs/behaviour/images 8.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    Evaluation,
+    PodControllers,
+    WebhookConfiguration,
+)
+from kyverno_mp.policy.fields.meta import NamedExpression, ObjectMeta
+from kyverno_mp.policy.fields.record import FailurePolicy, Fields
+from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
+from kyverno_mp.policy.reading.decode import converted
+from kyverno_mp.values.jsonvalue import Json
+
+
+class GivenText(Fields, frozen=True):
+    """A text, or the expression that computes it."""
+
+    value: str = ""
+    expression: str = ""
+
+
+class KeyAttestor(Fields, frozen=True):
+    """``cosign.key``; ``data`` comes before ``kms``."""
+
+    data: str = ""
+    kms: str = ""
+    hash_algorithm: str = ""
+    expression: str = ""
+
+
+class PolicyIdentity(Fields, frozen=True):
+    """One of ``cosign.keyless.identities``."""
+
+    issuer: str = ""
+    issuer_reg_exp: str = ""
+    subject: str = ""
+    subject_reg_exp: str = ""
+
+
+class PolicyKeyless(Fields, frozen=True):
+    """``cosign.keyless``. KYVERNO: ``roots`` have no effect (images 8)."""
+
+    identities: tuple[PolicyIdentity, ...] = ()
+    roots: str = ""
+
+
+class PolicyCertificate(Fields, frozen=True):
+    """``cosign.certificate``."""
+
+    cert: GivenText | None = None
+    cert_chain: GivenText | None = None
+
+
+class PullSecret(Fields, frozen=True):
+    """The name of a Secret."""
+
+    name: str = ""
+
+
+class SignatureSource(Fields, frozen=True):
+    """``cosign.source``: where the signatures are."""
+
+    repository: str = ""
+    # KYVERNO: the capital letter is upstream's.
+    pull_secrets: tuple[PullSecret, ...] = msgspec.field(default=(), name="PullSecrets")
+    tag_prefix: str = ""
+
+
+class LogSettings(Fields, frozen=True):
+    """``cosign.ctlog``."""
+
+    url: str = ""
+    rekor_pub_key: str = ""
+    ct_log_pub_key: str = ""
+    tsa_cert_chain: str = ""
+    insecure_ignore_tlog: bool = False
+    insecure_ignore_sct: bool = msgspec.field(default=False, name="insecureIgnoreSCT")
+
+
+class TufRoot(Fields, frozen=True):
+    """``cosign.tuf.root``: base64 of the first root metadata, or a path."""
+
+    path: str = ""
+    data: str = ""
+
+
+class Tuf(Fields, frozen=True):
+    """``cosign.tuf``: the TUF repository of the attestor."""
+
+    root: TufRoot | None = None
+    mirror: str = ""
+
+
+class CosignAttestor(Fields, frozen=True):
+    """``cosign``."""
+
+    key: KeyAttestor | None = None
+    keyless: PolicyKeyless | None = None
+    certificate: PolicyCertificate | None = None
+    source: SignatureSource | None = None
+    ctlog: LogSettings | None = None
+    tuf: Tuf | None = None
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class NotaryAttestor(Fields, frozen=True):
+    """``notary``: trusted certificates, and those of timestamp authorities."""
+
+    certs: GivenText | None = None
+    tsa_certs: GivenText | None = None
+
+
+class PolicyAttestor(Fields, frozen=True, kw_only=True):
+    """One of ``attestors``."""
+
+    name: str
+    cosign: CosignAttestor | None = None
+    notary: NotaryAttestor | None = None
+
+
+class StatementType(Fields, frozen=True):
+    """The type of a statement or of a referrer."""
+
+    type: str = ""
+
+
+class PolicyAttestation(Fields, frozen=True, kw_only=True):
+    """One of ``attestations``."""
+
+    name: str
+    intoto: StatementType | None = None
+    referrer: StatementType | None = None
+
+
+class MatchImageReference(Fields, frozen=True):
+    """One of ``matchImageReferences``."""
+
+    glob: str = ""
+    expression: str = ""
+
+
+class RegistryCredentials(Fields, frozen=True):
+    """``credentials``."""
+
+    allow_insecure_registry: bool = False
+    providers: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+
+class ValidationConfigurations(Fields, frozen=True):
+    """``validationConfigurations``. KYVERNO: they have no effect (images 8)."""
+
+    mutate_digest: bool = True
+    verify_digest: bool = True
+    required: bool = True
+
+
+class ImageAutogen(Fields, frozen=True):
+    """``autogen``."""
+
+    pod_controllers: PodControllers | None = None
+
+
+class ImageValidatingPolicySpec(Fields, frozen=True):
+    """``spec`` of either kind."""
+
+    match_constraints: MatchResources | None = None
+    failure_policy: FailurePolicy = "Fail"
+    audit_annotations: tuple[AuditAnnotation, ...] = ()
+    validation_actions: tuple[Literal["Deny", "Audit", "Warn"], ...] = ()
+    match_conditions: tuple[NamedExpression, ...] = ()
+    variables: tuple[NamedExpression, ...] = ()
+    validation_configurations: ValidationConfigurations | None = None
+    match_image_references: tuple[MatchImageReference, ...] = ()
+    credentials: RegistryCredentials | None = None
+    images: tuple[NamedExpression, ...] = ()
+    attestors: tuple[PolicyAttestor, ...] = ()
+    attestations: tuple[PolicyAttestation, ...] = ()
+    validations: tuple[CELValidation, ...] = ()
+    webhook_configuration: WebhookConfiguration | None = None
+    evaluation: Evaluation | None = None
+    autogen: ImageAutogen | None = None
+
+
+class ImageValidatingPolicy(Fields, frozen=True, kw_only=True):
+    """A policy in CEL about the images of an object."""
+
+    api_version: str
+    kind: Literal["ImageValidatingPolicy", "NamespacedImageValidatingPolicy"]
+    metadata: ObjectMeta
+    spec: ImageValidatingPolicySpec
+    status: Json = None
+
+    @property
+    def mode(self) -> str:
+        """``evaluation.mode``, "" if it is not set."""
+        given = self.spec.evaluation
+        return given.mode if given is not None else ""
+
+
+IMAGE_POLICY_KINDS: Final = ("ImageValidatingPolicy", "NamespacedImageValidatingPolicy")
+_GROUP: Final = "policies.kyverno.io/"
+_BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
+_VERSIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ImageValidatingPolicy": (f"{_GROUP}v1alpha1", *_BETA),
+    "NamespacedImageValidatingPolicy": _BETA,
+}
+
+
+def prepare() -> None:
+    """Build what msgspec needs for these kinds, before threads share this module.
+
+    Why: policy/reading/decode.py, ``prepare``.
+    """
+    with contextlib.suppress(msgspec.ValidationError):
+        msgspec.convert({}, ImageValidatingPolicy)
+
+
+def is_image_policy(raw: Json) -> bool:
+    """Return whether this module decodes ``raw``."""
+    if type(raw) is not dict or type(raw.get("kind")) is not str:
+        return False
+    return raw.get("apiVersion") in _VERSIONS.get(raw["kind"], ())
+
+
+def decode_image_policy(
+    raw: dict[str, Json], *, file: str = ""
+) -> ImageValidatingPolicy:
+    """Decode a document for which ``is_image_policy`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    return converted(raw, ImageValidatingPolicy, file=file)

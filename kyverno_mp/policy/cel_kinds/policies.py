@@ -1,0 +1,165 @@
+"""Declare MutatingPolicy, GeneratingPolicy and DeletingPolicy with their twins.
+
+Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
+every structural problem at once. Next: compiler/cel_kinds/mutating_policy.py,
+compiler/cel_kinds/policies.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 1, 2.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources, Mutation
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    Enabled,
+    PodControllers,
+    WebhookConfiguration,
+)
+from kyverno_mp.policy.fields.meta import NamedExpression, ObjectMeta
+from kyverno_mp.policy.fields.record import FailurePolicy, Fields
+from kyverno_mp.policy.reading.decode import converted
+from kyverno_mp.values.jsonvalue import Json
+
+
+class MutatingAutogen(Fields, frozen=True):
+    """``autogen`` of a MutatingPolicy."""
+
+    pod_controllers: PodControllers | None = None
+    mutating_admission_policy: Enabled | None = None
+
+
+class MutatingEvaluation(Fields, frozen=True):
+    """``evaluation`` of a MutatingPolicy."""
+
+    mode: str = ""
+    admission: Enabled | None = None
+    background: Enabled | None = None
+    mutate_existing: Enabled | None = None
+    skip_background_requests: bool = True
+
+
+class TargetConstraints(MatchResources, frozen=True):
+    """``targetMatchConstraints``; ``expression`` finds the targets instead."""
+
+    expression: str = ""
+
+
+class MutatingPolicySpec(Fields, frozen=True):
+    """``spec`` of a MutatingPolicy."""
+
+    match_constraints: MatchResources | None = None
+    failure_policy: FailurePolicy = "Fail"
+    match_conditions: tuple[NamedExpression, ...] = ()
+    variables: tuple[NamedExpression, ...] = ()
+    autogen: MutatingAutogen | None = None
+    target_match_constraints: TargetConstraints | None = None
+    mutations: tuple[Mutation, ...] = ()
+    webhook_configuration: WebhookConfiguration | None = None
+    evaluation: MutatingEvaluation | None = None
+    reinvocation_policy: str = "Never"
+
+
+class Generation(Fields, frozen=True):
+    """One entry of ``generate``."""
+
+    expression: str = ""
+
+
+class GeneratingEvaluation(Fields, frozen=True):
+    """``evaluation`` of a GeneratingPolicy."""
+
+    admission: Enabled | None = None
+    generate_existing: Enabled | None = None
+    synchronize: Enabled | None = None
+    orphan_downstream_on_policy_delete: Enabled | None = None
+
+
+class GeneratingPolicySpec(Fields, frozen=True):
+    """``spec`` of a GeneratingPolicy."""
+
+    match_constraints: MatchResources | None = None
+    match_conditions: tuple[NamedExpression, ...] = ()
+    variables: tuple[NamedExpression, ...] = ()
+    generate: tuple[Generation, ...] = ()
+    webhook_configuration: WebhookConfiguration | None = None
+    evaluation: GeneratingEvaluation | None = None
+
+
+class DeletingPolicySpec(Fields, frozen=True):
+    """``spec`` of a DeletingPolicy."""
+
+    match_constraints: MatchResources | None = None
+    conditions: tuple[NamedExpression, ...] = ()
+    variables: tuple[NamedExpression, ...] = ()
+    schedule: str = ""
+    deletion_propagation_policy: Literal["", "Foreground", "Background", "Orphan"] = ""
+
+
+class _CelPolicy(Fields, frozen=True, kw_only=True):
+    api_version: str
+    metadata: ObjectMeta
+    status: Json = None
+
+
+class MutatingPolicy(_CelPolicy, frozen=True, kw_only=True):
+    """A policy in CEL that changes objects."""
+
+    kind: Literal["MutatingPolicy", "NamespacedMutatingPolicy"]
+    spec: MutatingPolicySpec
+
+
+class GeneratingPolicy(_CelPolicy, frozen=True, kw_only=True):
+    """A policy in CEL that creates objects upon changes of others."""
+
+    kind: Literal["GeneratingPolicy", "NamespacedGeneratingPolicy"]
+    spec: GeneratingPolicySpec
+
+
+class DeletingPolicy(_CelPolicy, frozen=True, kw_only=True):
+    """A policy in CEL that deletes objects on a schedule."""
+
+    kind: Literal["DeletingPolicy", "NamespacedDeletingPolicy"]
+    spec: DeletingPolicySpec
+
+
+MUTATING_POLICY_KINDS: Final = ("MutatingPolicy", "NamespacedMutatingPolicy")
+GENERATING_POLICY_KINDS: Final = ("GeneratingPolicy", "NamespacedGeneratingPolicy")
+AnyCelPolicy = MutatingPolicy | GeneratingPolicy | DeletingPolicy
+_GROUP: Final = "policies.kyverno.io/"
+_BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
+_ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
+_KINDS: Final[Mapping[str, type[AnyCelPolicy]]] = {
+    **dict.fromkeys(MUTATING_POLICY_KINDS, MutatingPolicy),
+    **dict.fromkeys(GENERATING_POLICY_KINDS, GeneratingPolicy),
+    **dict.fromkeys(("DeletingPolicy", "NamespacedDeletingPolicy"), DeletingPolicy),
+}
+
+
+def prepare() -> None:
+    """Build what msgspec needs for these kinds, before threads share this module.
+
+    Why: policy/reading/decode.py, ``prepare``.
+    """
+    for record in set(_KINDS.values()):
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.convert({}, record)
+
+
+def is_cel_policy(raw: Json) -> bool:
+    """Return whether this module decodes ``raw``."""
+    if type(raw) is not dict or raw.get("kind") not in _KINDS:
+        return False
+    versions = _BETA if str(raw["kind"]).startswith("Namespaced") else _ALL
+    return raw.get("apiVersion") in versions
+
+
+def decode_cel_policy(raw: dict[str, Json], *, file: str = "") -> AnyCelPolicy:
+    """Decode a document for which ``is_cel_policy`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    return converted(raw, _KINDS[raw["kind"]], file=file)

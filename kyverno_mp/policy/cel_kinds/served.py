@@ -1,0 +1,84 @@
+"""List the kinds of policies.kyverno.io that the server evaluates, and decode them.
+
+Room: policy. Takes: raw documents. Gives: typed documents. Next:
+leader/policy_store.py, webhook/policy_review.py, controllers/webhook_config/cel.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 1, 2.
+"""
+
+from typing import Final
+
+from kyverno_mp.policy.cel_kinds.image_validating_policy import (
+    IMAGE_POLICY_KINDS,
+    ImageValidatingPolicy,
+    decode_image_policy,
+    is_image_policy,
+)
+from kyverno_mp.policy.cel_kinds.image_validating_policy import (
+    prepare as prepare_image_policies,
+)
+from kyverno_mp.policy.cel_kinds.policies import (
+    GENERATING_POLICY_KINDS,
+    MUTATING_POLICY_KINDS,
+    GeneratingPolicy,
+    MutatingPolicy,
+    decode_cel_policy,
+    is_cel_policy,
+)
+from kyverno_mp.policy.cel_kinds.policies import prepare as prepare_cel_policies
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    VALIDATING_POLICY_KINDS,
+    AnyValidatingPolicy,
+    CelPolicyException,
+    decode_validating_policy,
+    is_validating_policy,
+)
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    prepare as prepare_validating_policies,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+SERVED_CEL_KINDS: Final = frozenset(
+    (
+        *VALIDATING_POLICY_KINDS,
+        *MUTATING_POLICY_KINDS,
+        *GENERATING_POLICY_KINDS,
+        *IMAGE_POLICY_KINDS,
+    )
+)
+"""The kinds of policies; their PolicyException is not among them."""
+_OTHERS: Final = frozenset((*MUTATING_POLICY_KINDS, *GENERATING_POLICY_KINDS))
+"""The kinds among them that policy/cel_kinds/policies.py decodes."""
+AnyServedPolicy = (
+    AnyValidatingPolicy | MutatingPolicy | GeneratingPolicy | ImageValidatingPolicy
+)
+
+
+def is_served(raw: Json) -> bool:
+    """Return whether the server evaluates ``raw``, or its PolicyExceptions count."""
+    if is_validating_policy(raw) or is_image_policy(raw):
+        return True
+    return type(raw) is dict and raw.get("kind") in _OTHERS and is_cel_policy(raw)
+
+
+def decode_served(
+    raw: dict[str, Json], *, file: str = ""
+) -> AnyServedPolicy | CelPolicyException:
+    """Decode a document for which ``is_served`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    if raw["kind"] in IMAGE_POLICY_KINDS:
+        return decode_image_policy(raw, file=file)
+    if raw["kind"] not in _OTHERS:
+        return decode_validating_policy(raw, file=file)
+    found = decode_cel_policy(raw, file=file)
+    assert isinstance(found, MutatingPolicy | GeneratingPolicy)
+    return found
+
+
+def prepare() -> None:
+    """Build the decoders of all kinds, before threads share these modules."""
+    prepare_validating_policies()
+    prepare_cel_policies()
+    prepare_image_policies()

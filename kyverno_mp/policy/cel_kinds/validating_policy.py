@@ -1,0 +1,190 @@
+"""Declare ValidatingPolicy, NamespacedValidatingPolicy and their PolicyException.
+
+Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
+every structural problem at once. Next: compiler/cel_kinds/validating_policy.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 1, 2; docs/behaviour/v1.19 4 (fields of exceptions).
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from kyverno_mp.policy.cel_kinds.admission_policy import MatchResources
+from kyverno_mp.policy.fields.meta import NamedExpression, ObjectMeta
+from kyverno_mp.policy.fields.record import FailurePolicy, Fields
+from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
+from kyverno_mp.policy.reading.decode import converted
+from kyverno_mp.values.jsonvalue import Json
+
+JSON_MODE: Final = "JSON"
+_AUTHORIZATION_MODES: Final = ("HTTP", "Envoy")
+
+
+class Enabled(Fields, frozen=True):
+    """A switch; None: as if it were absent."""
+
+    enabled: bool | None = None
+
+
+class PodControllers(Fields, frozen=True):
+    """The controllers of Pods; None = all, () = none."""
+
+    controllers: tuple[str, ...] | None = None
+
+
+class Autogen(Fields, frozen=True):
+    """``autogen``."""
+
+    pod_controllers: PodControllers | None = None
+    validating_admission_policy: Enabled | None = None
+
+
+class Evaluation(Fields, frozen=True):
+    """``evaluation``."""
+
+    mode: str = ""
+    admission: Enabled | None = None
+    background: Enabled | None = None
+
+
+class WebhookConfiguration(Fields, frozen=True):
+    """``webhookConfiguration``."""
+
+    timeout_seconds: int | None = None
+
+
+class ValidatingPolicySpec(Fields, frozen=True):
+    """``spec`` of either kind."""
+
+    match_constraints: MatchResources | None = None
+    validations: tuple[CELValidation, ...] = ()
+    failure_policy: FailurePolicy = "Fail"
+    audit_annotations: tuple[AuditAnnotation, ...] = ()
+    match_conditions: tuple[NamedExpression, ...] = ()
+    variables: tuple[NamedExpression, ...] = ()
+    autogen: Autogen | None = None
+    validation_actions: tuple[Literal["Deny", "Audit", "Warn"], ...] = ()
+    webhook_configuration: WebhookConfiguration | None = None
+    evaluation: Evaluation | None = None
+
+
+class _ValidatingPolicy(Fields, frozen=True, kw_only=True):
+    api_version: str
+    kind: str
+    metadata: ObjectMeta
+    spec: ValidatingPolicySpec
+    status: Json = None
+
+    @property
+    def mode(self) -> str:
+        """``evaluation.mode``, "" if it is not set."""
+        given = self.spec.evaluation
+        return given.mode if given is not None else ""
+
+
+class ValidatingPolicy(_ValidatingPolicy, frozen=True, kw_only=True):
+    """A policy in CEL for all namespaces and for cluster-scoped objects."""
+
+    kind: Literal["ValidatingPolicy"]
+
+
+class NamespacedValidatingPolicy(_ValidatingPolicy, frozen=True, kw_only=True):
+    """A policy in CEL for the objects of its own namespace."""
+
+    kind: Literal["NamespacedValidatingPolicy"]
+
+
+class PolicyRef(Fields, frozen=True, kw_only=True):
+    """The policy that an exception names."""
+
+    name: str
+    kind: str
+
+
+class CelExceptionSpec(Fields, frozen=True, kw_only=True):
+    """``spec`` of an exception; without ``match_conditions`` it is for all objects."""
+
+    policy_refs: tuple[PolicyRef, ...]
+    match_conditions: tuple[NamedExpression, ...] = ()
+    images: tuple[str, ...] = ()
+    allowed_values: tuple[str, ...] = ()
+    report_result: Literal["skip", "pass"] = "skip"
+    expires_at: str = ""
+    properties: dict[str, str] | None = None
+    evaluation_mode: str = ""
+
+
+class CelPolicyException(Fields, frozen=True, kw_only=True):
+    """Objects that are exempt from policies in CEL."""
+
+    api_version: str
+    kind: Literal["PolicyException"]
+    metadata: ObjectMeta
+    spec: CelExceptionSpec
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, or ``name`` alone: the text of skip messages."""
+        namespace, name = self.metadata.namespace, self.metadata.name
+        return f"{namespace}/{name}" if namespace else name
+
+
+AnyValidatingPolicy = ValidatingPolicy | NamespacedValidatingPolicy
+CEL_EXCEPTION: Final = "policies.kyverno.io/PolicyException"
+"""The kind of a CelPolicyException where only the group distinguishes the two."""
+VALIDATING_POLICY_KINDS: Final = ("ValidatingPolicy", "NamespacedValidatingPolicy")
+
+_GROUP: Final = "policies.kyverno.io/"
+_BETA: Final = (f"{_GROUP}v1beta1", f"{_GROUP}v1")
+_ALL: Final = (f"{_GROUP}v1alpha1", *_BETA)
+_KINDS: Final[
+    Mapping[str, tuple[type[AnyValidatingPolicy | CelPolicyException], tuple[str, ...]]]
+] = {
+    "ValidatingPolicy": (ValidatingPolicy, _ALL),
+    "NamespacedValidatingPolicy": (NamespacedValidatingPolicy, _BETA),
+    "PolicyException": (CelPolicyException, _ALL),
+}
+
+
+def prepare() -> None:
+    """Build what msgspec needs for these kinds, before threads share this module.
+
+    Why: policy/reading/decode.py, ``prepare``.
+    """
+    for record, _ in _KINDS.values():
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.convert({}, record)
+
+
+def is_validating_policy(raw: Json) -> bool:
+    """Return whether this module decodes ``raw`` and the compiler evaluates it.
+
+    A ValidatingPolicy of another evaluation mode is one for requests of a proxy.
+    """
+    if type(raw) is not dict or type(raw.get("kind")) is not str:
+        return False
+    known = _KINDS.get(raw["kind"])
+    if known is None or raw.get("apiVersion") not in known[1]:
+        return False
+    return not (raw["kind"] == "ValidatingPolicy" and authorization_mode(raw))
+
+
+def authorization_mode(raw: dict[str, Json]) -> str:
+    """Return the evaluation mode of a policy for a proxy, "" for any other."""
+    spec = raw.get("spec")
+    evaluation = spec.get("evaluation") if type(spec) is dict else None
+    mode = evaluation.get("mode") if type(evaluation) is dict else None
+    return mode if mode in _AUTHORIZATION_MODES else ""
+
+
+def decode_validating_policy(
+    raw: dict[str, Json], *, file: str = ""
+) -> AnyValidatingPolicy | CelPolicyException:
+    """Decode a document for which ``is_validating_policy`` is true.
+
+    Raises: DocumentInvalid with all structural problems.
+    """
+    return converted(raw, _KINDS[raw["kind"]][0], file=file)

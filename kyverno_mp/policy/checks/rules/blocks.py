@@ -1,0 +1,37 @@
+"""Check the combination of match and exclude blocks of one rule.
+
+Room: policy. Takes: a Rule and its index. Gives: problems. Next: policy/check.py. May
+touch: nothing outside its arguments. Source: docs/behaviour/engine 10.6 (any/all, empty
+filters).
+"""
+
+from kyverno_mp.policy.checks.rules.subject import Problems, plain
+from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.fields.match import ResourceDescription
+
+_EMPTY = ResourceDescription()
+
+
+def check_blocks(rule: Rule, index: int) -> Problems:
+    """Check that any, all and the inline form are not mixed."""
+    place = f"spec.rules[{index}]"
+    exclude, match = rule.exclude, rule.match
+    if exclude is not None:
+        if (exclude.any or exclude.all) and exclude.resources != _EMPTY:
+            text = "can't specify any/all together with exclude resources"
+            yield plain(
+                f"{place}.exclude", rule.name, f"path: {place}.exclude.: {text}"
+            )
+        if exclude.any and exclude.all:
+            # KYVERNO: the path says match (10.6).
+            text = "can't specify any and all together"
+            yield plain(f"{place}.exclude", rule.name, f"path: {place}.match.: {text}")
+    if (match.any or match.all) and match.resources != _EMPTY:
+        text = "can't specify any/all together with match resources"
+        yield plain(f"{place}.match", rule.name, f"path: {place}.match.: {text}")
+    described = [entry.resources for entry in match.any or match.all]
+    for resources in described or [match.resources]:
+        if resources == _EMPTY:
+            text = "match resources not specified"
+            reason = f"path: {place}.match.resources.: {text}"
+            yield plain(f"{place}.match.resources", rule.name, reason)

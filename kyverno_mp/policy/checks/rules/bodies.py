@@ -1,0 +1,214 @@
+"""Check the bodies of one rule: mutate, validate, generate, verifyImages.
+
+Room: policy. Takes: a Rule, its index, the spec. Gives: problems. Next:
+policy/check.py.
+May touch: nothing outside its arguments. Checks of permissions need a cluster: see
+policy/checks/cluster.py.
+Source: docs/behaviour/engine 10.6 (mutate, validate, foreach, anchors, cel); Kyverno
+pkg/policy/{mutate,validate,generate}.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kyverno_mp.expr.pattern.anchors import parse_anchor
+from kyverno_mp.policy.checks.rules.metadata_only import has_string_labels
+from kyverno_mp.policy.checks.rules.subject import Problems, plain
+from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.fields.mutation import ForEachMutation, Generation
+from kyverno_mp.policy.fields.validation import CEL, ForEachValidation, Validation
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import contains_wildcard
+
+_ONE_PATCH: Final = "only one of `patchStrategicMerge` or `patchesJson6902` is allowed"
+_CEL_ONLY: Final = "celPrecondition can only be used with validate.cel"
+_PARAM_CHOICE: Final = "one of cel.paramRef.name or cel.paramRef.selector must be set"
+
+
+def check_bodies(rule: Rule, index: int) -> Problems:
+    """Check the body of a rule."""
+    place = f"spec.rules[{index}]"
+    types = rule.types()
+    if "mutate" in types:
+        for path, text in _mutate_errors(rule):
+            where = f"{place}.mutate.{path}"
+            yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
+    if rule.validate is not None:
+        for path, text in _validate_errors(rule, rule.validate):
+            where = f"{place}.validate.{path}"
+            yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
+    if rule.generate is not None and "generate" in types:
+        for path, text in _generate_errors(rule.generate):
+            where = f"{place}.generate.{path}"
+            yield plain(where.rstrip("."), rule.name, f"path: {where}.: {text}")
+    if rule.generate is not None and rule.generate.kind in rule.match.resources.kinds:
+        text = "generation kind and match resource kind should not be the same"
+        yield plain(f"{place}.generate.kind", rule.name, text)
+    if not has_string_labels(rule):
+        text = (
+            "labels and annotations supports only string values, "
+            '"use double quotes around the non string values"'
+        )
+        yield plain(place, rule.name, text)
+
+
+def _mutate_errors(rule: Rule) -> Iterator[tuple[str, str]]:
+    mutate = rule.mutate
+    if mutate is None:
+        return
+    has_merge = mutate.patch_strategic_merge is not None
+    has_patches = bool(mutate.patches_json6902)
+    if mutate.foreach:
+        if has_merge or has_patches:
+            yield (
+                "foreach",
+                (
+                    "only one of `foreach`, `patchStrategicMerge`, or "
+                    "`patchesJson6902` is allowed"
+                ),
+            )
+        else:
+            yield from _mutate_foreach_errors(mutate.foreach, "")
+        return
+    if has_merge and has_patches:
+        yield "foreach", _ONE_PATCH
+    if rule.cel_preconditions is not None:
+        yield "", _CEL_ONLY
+
+
+def _mutate_foreach_errors(
+    entries: Iterable[ForEachMutation], tag: str
+) -> Iterator[tuple[str, str]]:
+    for index, entry in enumerate(entries):
+        tag = f"{tag}foreach[{index}]"  # KYVERNO: grows from entry to entry
+        has_merge = entry.patch_strategic_merge is not None
+        has_patches = bool(entry.patches_json6902)
+        if entry.foreach:
+            others = entry.context or entry.preconditions is not None
+            if others or has_merge or has_patches:
+                yield tag, "a nested foreach cannot contain other declarations"
+            else:
+                yield from _mutate_foreach_errors(entry.foreach, tag)
+            # KYVERNO: engine 10.6 - entries after a nested one are not checked.
+            return
+        if has_merge == has_patches:
+            yield tag, _ONE_PATCH
+
+
+def _generate_errors(generate: Generation) -> Iterator[tuple[str, str]]:
+    selector = generate.clone_list.selector
+    if selector is not None and any(
+        contains_wildcard(text)
+        for pair in selector.match_labels.items()
+        for text in pair
+    ):
+        yield "selector", "wildcard characters `*/?` not supported"
+    # KYVERNO: celPreconditions are not checked here (docs/behaviour/engine 10.6).
+    if generate.data is not None:
+        for path, text in pattern_errors(generate.data, "/", with_anchors=False):
+            upstream = f"anchors not supported on generate resources: {text}"
+            yield f"data.{path}", upstream
+
+
+def _validate_errors(rule: Rule, validate: Validation) -> Iterator[tuple[str, str]]:
+    yield from _count_errors(validate)
+    if validate.pattern is not None:
+        for path, text in pattern_errors(validate.pattern, "/"):
+            yield f"pattern.{path}", text
+    if validate.any_pattern is not None:
+        if type(validate.any_pattern) is list:
+            for index, pattern in enumerate(validate.any_pattern):
+                for path, text in pattern_errors(pattern, "/"):
+                    yield f"anyPattern[{index}].{path}", text
+        else:
+            yield "anyPattern", "failed to deserialize anyPattern, expect array"
+    for entry in validate.foreach or ():
+        yield from _foreach_errors(entry)
+    if rule.cel_preconditions is not None and validate.cel is None:
+        yield "", _CEL_ONLY
+    if validate.cel is not None:
+        for text in _cel_errors(validate.cel):
+            yield "", text
+
+
+def _count_errors(validate: Validation) -> Iterator[tuple[str, str]]:
+    manifests = validate.manifests
+    given = (
+        validate.pattern is not None,
+        validate.any_pattern is not None,
+        validate.deny is not None,
+        validate.foreach is not None,
+        validate.pod_security is not None,
+        validate.cel is not None,
+        manifests is not None and bool(manifests.attestors),
+        validate.assertion is not None,
+    )
+    names = "pattern, anyPattern, deny, foreach, cel"
+    if not any(given):
+        yield "", f"one of {names} must be specified"
+    elif sum(given) > 1:
+        yield "", f"only one of {names} can be specified"
+
+
+def _foreach_errors(entry: ForEachValidation) -> Iterator[tuple[str, str]]:
+    given = (
+        entry.pattern is not None,
+        entry.any_pattern is not None,
+        entry.deny is not None,
+        bool(entry.foreach),
+    )
+    names = "pattern, anyPattern, deny, or a nested foreach"
+    if not entry.list:
+        yield "", "foreach.list is required"
+    elif not any(given):
+        yield "", f"one of {names} must be specified"
+    elif sum(given) > 1:
+        yield "", f"only one of {names} can be specified"
+
+
+def pattern_errors(
+    pattern: Json, path: str, *, with_anchors: bool = True
+) -> Iterator[tuple[str, str]]:
+    """Check the anchors of a pattern; ``path`` in upstream's own spelling."""
+    if type(pattern) is list:
+        for index, item in enumerate(pattern):
+            place = f"{path}{index}/"
+            yield from pattern_errors(item, place, with_anchors=with_anchors)
+        return
+    if type(pattern) is not dict:
+        return
+    for key, value in pattern.items():
+        place = f"{path}/{key}"
+        anchor = parse_anchor(key)
+        if anchor is not None and (anchor[0] == "+" or not with_anchors):
+            yield place, f"unsupported anchor {key}"
+        elif anchor is not None and anchor[0] == "^":
+            if type(value) is not list:
+                yield place, "existence anchor should have value of type list"
+            elif not value:
+                yield place, "existence anchor: should have at least one value"
+        yield from pattern_errors(value, place, with_anchors=with_anchors)
+
+
+def _cel_errors(cel: CEL) -> Iterator[str]:
+    if any(not one.expression for one in cel.expressions):
+        yield "cel.expressions.expression is required"
+    kind, ref = cel.param_kind, cel.param_ref
+    if kind is not None:
+        if not kind.api_version:
+            yield "cel.paramKind.apiVersion is required"
+        if not kind.kind:
+            yield "cel.paramKind.kind is required"
+        if ref is None:
+            yield "cel.paramRef is required"
+    if ref is not None:
+        if bool(ref.name) == (ref.selector is not None):
+            yield _PARAM_CHOICE
+        if ref.parameter_not_found_action is None:
+            yield "cel.paramRef.parameterNotFoundAction is required"
+        if kind is None:
+            yield "cel.paramKind is required"
+    if any(not one.key for one in cel.audit_annotations):
+        yield "cel.auditAnnotation.key is required"
+    if any(not one.value_expression for one in cel.audit_annotations):
+        yield "cel.auditAnnotation.valueExpression is required"

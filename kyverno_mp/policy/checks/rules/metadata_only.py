@@ -1,0 +1,75 @@
+"""Decide whether a rule uses only metadata, and whether labels are strings.
+
+Room: policy. Takes: a Rule. Gives: bool. Next: policy/checks/rules/kinds.py, bodies.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 10.6; Kyverno ruleOnlyDealsWithResourceMetaData,
+isLabelAndAnnotationsString.
+"""
+
+from kyverno_mp.policy.checks.rules.patches import operations_of
+from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.values.jsonvalue import Json
+
+
+def touches_metadata_only(rule: Rule) -> bool:
+    """Return whether patterns and patches touch only metadata."""
+    blocks: list[Json] = []
+    if rule.mutate is not None:
+        blocks.append(rule.mutate.patch_strategic_merge)
+        operations, _ = operations_of(rule.mutate.patches_json6902)
+        for operation in operations:
+            if not str(operation.get("path", "")).startswith("/metadata"):
+                return False
+    if rule.validate is not None:
+        blocks.append(rule.validate.pattern)
+        alternatives = rule.validate.any_pattern
+        if alternatives is not None and type(alternatives) is not list:
+            return False
+        blocks.extend(alternatives or ())
+    return all(set(block) <= {"metadata"} for block in blocks if type(block) is dict)
+
+
+def has_string_labels(rule: Rule) -> bool:
+    """Return whether labels and annotations in patterns and patches are strings.
+
+    KYVERNO: only the first foreach entry that has a pattern is checked.
+    """
+    if rule.validate is not None:
+        entries = rule.validate.foreach
+        if entries is not None:
+            patterns = [one.pattern for one in entries if type(one.pattern) is dict]
+            return _is_sound(patterns[0]) if patterns else True
+        if type(rule.validate.pattern) is dict:
+            return _is_sound(rule.validate.pattern)
+        alternatives = rule.validate.any_pattern
+        if alternatives is not None:
+            if type(alternatives) is not list:
+                return False
+            return all(_is_sound(one) for one in alternatives if type(one) is dict)
+    if rule.mutate is not None:
+        given = rule.mutate.foreach
+        patches = (
+            [rule.mutate.patch_strategic_merge]
+            if given is None
+            else [one.patch_strategic_merge for one in given]
+        )
+        patches = [one for one in patches if type(one) is dict]
+        return _is_sound(patches[0]) if patches else True
+    return True
+
+
+def _is_sound(pattern: dict[str, Json]) -> bool:
+    metadata = pattern.get("metadata")
+    if type(metadata) is not dict:
+        metadata = pattern
+        for key in ("spec", "template", "metadata"):
+            metadata = metadata.get(key) if type(metadata) is dict else None
+    if type(metadata) is not dict:
+        return True
+    for key in ("labels", "annotations"):
+        values = metadata.get(key)
+        if type(values) is dict and any(
+            type(one) is not str for one in values.values()
+        ):
+            return False
+    return True

@@ -1,0 +1,81 @@
+"""Check JSON patches of mutate rules.
+
+Room: policy. Takes: the text of patchesJson6902. Gives: problems. Next: bodies.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 10.6 (JSON patch), 10.2 (patchesJson6902 path section).
+"""
+
+from typing import Final
+
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.expr.template.scan import find_variables
+from kyverno_mp.policy.checks.rules.subject import Problems, plain
+from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.reading.load import load
+from kyverno_mp.values.jsonvalue import Json
+
+_OPERATIONS: Final = ("add", "remove", "replace", "move", "copy", "test")
+_NEED_VALUE: Final = ("add", "replace", "test")
+_NEED_FROM: Final = ("move", "copy")
+_STAND_IN: Final = "kyvernojsonpatchvariable"
+
+
+def operations_of(patch: str) -> tuple[list[dict[str, Json]], str]:
+    """Decode a patch text; return its operations, or instead of them an error."""
+    if not patch:
+        return [], ""
+    try:
+        documents = load(patch)
+    except PolicyInvalid as error:
+        return [], error.message
+    raw = documents[0].raw if documents else []
+    if type(raw) is not list or any(type(one) is not dict for one in raw):
+        return [], "json: cannot unmarshal patch into a list of operations"
+    return raw, ""
+
+
+def check_patch(rule: Rule, index: int) -> Problems:
+    """Check paths, kinds and values of the operations."""
+    if rule.mutate is None or not rule.mutate.patches_json6902:
+        return
+    place = f"spec.rules[{index}]"
+    path = f"{place}.mutate.patchesJson6902"
+    operations, error = operations_of(_without_variables(rule.mutate.patches_json6902))
+    slash = f"path must begin with a forward slash: {place}: "
+    if error:
+        yield plain(path, rule.name, f"{slash}{error}")
+        return
+    for operation in operations:
+        target = operation.get("path")
+        if type(target) is not str:
+            text = "operation missing path field: missing value"
+            yield plain(path, rule.name, f"{slash}{text}")
+        elif not target.startswith("/"):
+            yield plain(path, rule.name, f"{slash}{target}")
+        if operation.get("op") in _NEED_FROM and type(operation.get("from")) is not str:
+            text = (
+                "failed to decode 'from': operation, missing from field: missing value"
+            )
+            yield plain(path, rule.name, f"{slash}{text}")
+    for operation in operations:
+        kind = operation.get("op", "unknown")
+        if kind not in _OPERATIONS:
+            yield plain(path, rule.name, f"unexpected kind: {place}: {kind}")
+        elif kind in _NEED_VALUE and "value" not in operation:
+            text = "operation, missing value field: missing value"
+            yield plain(path, rule.name, f"invalid value: {place}: {text}")
+
+
+def path_has_variables(patch: str) -> bool:
+    """Return whether the path of an operation contains a variable."""
+    operations, _ = operations_of(patch)
+    return any(find_variables(str(one.get("path", ""))) for one in operations)
+
+
+def _without_variables(text: str) -> str:
+    pieces: list[str] = []
+    done = 0
+    for found in find_variables(text):
+        pieces += [text[done : found.start], _STAND_IN]
+        done = found.end
+    return "".join([*pieces, text[done:]])

@@ -1,0 +1,360 @@
+"""Check which variables a rule may use, and where.
+
+Room: policy. Takes: Subject, or a Rule and its index. Gives: problems. Next:
+policy/check.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 10.2, 10.3, 10.6 (element); Kyverno MockContext.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+import re2
+
+from kyverno_mp.errors import ExpressionInvalid
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.expr.jmespath.parse import parse
+from kyverno_mp.expr.template.references import ReferenceFailed, resolve_references
+from kyverno_mp.expr.template.scan import find_variables, query_of
+from kyverno_mp.limits import SUBSTITUTION_ROUNDS_MAX
+from kyverno_mp.policy.checks.rules.patches import path_has_variables
+from kyverno_mp.policy.checks.rules.subject import Problems, Subject, plain
+from kyverno_mp.policy.documents.cluster_policy import Rule
+from kyverno_mp.policy.fields.context import ContextEntry
+from kyverno_mp.policy.fields.match import MatchResources, ResourceFilter
+from kyverno_mp.policy.problems import Problem
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.wildcard import matches
+
+_CALL: Final = r"([a-z_0-9]+\()[^{}]"
+_USER: Final = "serviceAccountName|serviceAccountNamespace|"
+_ELEMENT: Final = r"element|elementIndex|@|images|images\.|image\."
+ALLOWED: Final = {
+    (False, False): f"request|{_USER}element|elementIndex|@|images|image|{_CALL}",
+    (True, False): rf"request\.|{_ELEMENT}|{_CALL}",
+    (False, True): rf"request\.|{_USER}{_ELEMENT}|target\.|{_CALL}",
+    (True, True): rf"request\.|{_ELEMENT}|target\.|{_CALL}",
+}
+"""By (background mode, mutate with targets)."""
+
+_COMPILED: Final = {key: re2.compile(text) for key, text in ALLOWED.items()}
+_IN_SECTION: Final = re2.compile(r"\{\{[^{}]*\}\}")
+_USER_VARIABLES: Final = tuple(
+    re2.compile(rf"[^\.]({name})\b")
+    for name in (
+        "serviceAccountName",
+        "serviceAccountNamespace",
+        "request.userInfo",
+        "request.roles",
+        "request.clusterRoles",
+    )
+)
+_INVALID: Final = "policy contains invalid variables: "
+_BACKGROUND: Final = (
+    "only select variables are allowed in background mode. Set spec.background=false "
+    "to disable background mode for this policy rule: "
+)
+
+
+class VariableError(NamedTuple):
+    """A variable that is not allowed: upstream's text, and its position."""
+
+    text: str
+    pointer: str = ""
+    column: int = 0
+
+
+def check_variables(subject: Subject) -> Problems:
+    """Check for user info in background mode, then every variable of every rule."""
+    if subject.policy.spec.background:
+        for path, name, text in user_info_errors(subject.rules):
+            reason = f"{_BACKGROUND}{text} "
+            yield plain(path, name, reason, "policy.background")
+        if not any(_is_mutate_existing(rule) for rule in subject.policy.spec.rules):
+            for variable in _user_variables(subject):
+                reason = f"{_BACKGROUND}variable {variable} is not allowed "
+                yield plain("spec", "", reason, "policy.background")
+    for index, rule in enumerate(subject.rules):
+        for error in variable_errors(rule, background=subject.policy.spec.background):
+            path = f"spec.rules[{index}]{_dotted(error.pointer)}"
+            text = f"{_INVALID}{error.text}"
+            yield Problem("policy.variable", path, rule.name, text, text, error.column)
+
+
+def check_elements(rule: Rule, index: int) -> Problems:
+    """Check that ``element`` is used only inside foreach."""
+    for text, pointer in _leaves(rule.raw(), ""):
+        for found in find_variables(text):
+            query, _ = query_of(found.variable)
+            if query.startswith("element") and "/foreach/" not in pointer:
+                reason = (
+                    f"variable '{query}' present outside of foreach at path {pointer}"
+                )
+                path = f"spec.rules[{index}]"
+                yield plain(path, rule.name, reason, "policy.variable")
+
+
+def has_variables(subject: Subject) -> bool:
+    """Return whether any field of the policy has a variable."""
+    return bool(find_variables(_policy_text(subject)))
+
+
+def syntax_errors(raw: Json) -> Iterator[str]:
+    """Return each query in ``raw`` that is not valid JMESPath."""
+    for text, pointer in _leaves(raw, ""):
+        for query, _ in _queries(text):
+            problem, _offset = _syntax_error(query, pointer)
+            if problem:
+                yield problem
+
+
+def queries_of(text: str) -> Iterator[str]:
+    """Return the queries of a string's variables, inner ones first."""
+    for query, _ in _queries(text):
+        yield query
+
+
+def _is_mutate_existing(rule: Rule) -> bool:
+    return rule.mutate is not None and rule.mutate.targets is not None
+
+
+def user_info_errors(rules: Iterable[Rule]) -> Iterator[tuple[str, str, str]]:
+    """Return (path, rule, text) of each match or exclude that names users."""
+    for index, rule in enumerate(rules):
+        for name, block in (("match", rule.match), ("exclude", rule.exclude)):
+            if block is None:
+                continue
+            modes = (("any", block.any), ("all", block.all))
+            # KYVERNO: exclude checks ``all`` before ``any`` (10.3).
+            ordered = modes if name == "match" else modes[::-1]
+            places: list[tuple[str, MatchResources | ResourceFilter]] = [(name, block)]
+            places += [
+                (f"{name}/{mode}[{i}]", one)
+                for mode, filters in ordered
+                for i, one in enumerate(filters)
+            ]
+            for place, one in places:
+                given = _user_info(one)
+                if given:
+                    where = f"spec/rules[{index}]/{place}/{given}"
+                    path = f"spec.rules[{index}].{place.replace('/', '.')}.{given}"
+                    text = f"invalid variable used at path: {where}"
+                    yield path, rule.name, text
+
+
+def _user_info(block: MatchResources | ResourceFilter) -> str:
+    if block.roles:
+        return "roles"
+    if block.cluster_roles:
+        return "clusterRoles"
+    return "subjects" if block.subjects else ""
+
+
+def _policy_text(subject: Subject) -> str:
+    raw = {
+        "metadata": _without_last_applied(subject.policy.metadata.raw()),
+        "spec": subject.policy.spec.raw(),
+    }
+    return msgspec.json.encode(raw).decode()
+
+
+def _user_variables(subject: Subject) -> Iterator[str]:
+    for found in find_variables(_policy_text(subject)):
+        if any(banned.search(found.variable) for banned in _USER_VARIABLES):
+            yield found.variable
+
+
+def _without_last_applied(metadata: dict[str, Json]) -> dict[str, Json]:
+    annotations = dict(metadata.get("annotations", {}))
+    annotations.pop("kubectl.kubernetes.io/last-applied-configuration", None)
+    return {**metadata, "annotations": annotations}
+
+
+def variable_errors(rule: Rule, *, background: bool) -> Iterator[VariableError]:
+    """Yield each variable that the rule may not use, or that is not valid."""
+    for section in _forbidden_sections(rule):
+        text = f'rule "{rule.name}" should not have variables in {section} section'
+        yield VariableError(text)
+    names = _context_patterns(rule)
+    has_targets = _is_mutate_existing(rule)
+    raw = _without_attestations(rule.raw())
+    if rule.mutate is not None and rule.mutate.targets:
+        for index, target in enumerate(rule.mutate.targets):
+            shown = {
+                "context": raw.get("context", []),
+                "preconditions": raw.get("preconditions"),
+                "target": [target.kind, target.namespace, target.name],
+            }
+            for error in _variable_errors(shown, (background, False), names):
+                text = f"invalid variables defined at mutate.targets[{index}]: "
+                yield VariableError(text + error.text)
+    failed = f"variable substitution failed for rule {rule.name}: "
+    try:
+        resolved = resolve_references(raw)
+    except ReferenceFailed as failure:
+        # KYVERNO: 3.2 - a reference must also resolve within the rule, though at run
+        # time only the pattern is searched: so a reference with a leading slash is
+        # never valid.
+        yield VariableError(f"{failed}{failure}")
+        return
+    for error in _variable_errors(resolved, (background, has_targets), names):
+        yield error._replace(text=f"{failed}{error.text}")
+
+
+def _forbidden_sections(rule: Rule) -> Iterator[str]:
+    if rule.mutate is not None and path_has_variables(rule.mutate.patches_json6902):
+        yield "patchesJson6902 path"
+    for name, block in (("exclude", rule.exclude), ("match", rule.match)):
+        if block is not None:
+            text = msgspec.json.encode(block).decode()
+            if "{{" in text and _IN_SECTION.search(text):
+                yield name
+    for image in rule.verify_images:
+        references = (*image.image_references, image.image)
+        if any(find_variables(reference) for reference in references):
+            yield "image reference"
+
+
+def _without_attestations(raw: dict[str, Json]) -> dict[str, Json]:
+    images = raw.get("verifyImages")
+    if not images:
+        return raw
+    kept = []
+    for image in images:
+        listed = [
+            {key: value for key, value in one.items() if key != "conditions"}
+            for one in image.get("attestations", [])
+        ]
+        kept.append({**image, "attestations": listed})
+    return {**raw, "verifyImages": kept}
+
+
+def _variable_errors(
+    raw: Json, mode: tuple[bool, bool], names: list[str]
+) -> Iterator[VariableError]:
+    seen: set[str] = set()
+    for text, pointer in _leaves(raw, ""):
+        for query, start in _queries(text):
+            if query in seen:
+                continue
+            seen.add(query)
+            error, column = _query_error(query, pointer, mode, names)
+            if error:
+                yield VariableError(error, pointer, start + column if start else 0)
+
+
+def _queries(text: str) -> Iterator[tuple[str, int]]:
+    """Return the queries of a string with their columns, inner ones first.
+
+    The value of an inner query is not known yet, so the query around it has no
+    column: 0.
+    """
+    for turn in range(SUBSTITUTION_ROUNDS_MAX):
+        found = find_variables(text)
+        if not found:
+            return
+        pieces: list[str] = []
+        done = 0
+        for one in found:
+            query, is_shallow = query_of(one.variable)
+            yield query, 0 if turn else text.find(query, one.start) + 1
+            pieces += [text[done : one.start], "null"]
+            done = one.end
+        if is_shallow:
+            return
+        text = "".join([*pieces, text[done:]])
+
+
+def _query_error(
+    query: str, pointer: str, mode: tuple[bool, bool], names: list[str]
+) -> tuple[str, int]:
+    """Return the error, "" if there is none, and its offset in the query."""
+    problem, offset = _syntax_error(query, pointer)
+    if query == "@" or problem:
+        return problem, offset
+    bare = query.replace('"', "")
+    if _COMPILED[mode].search(bare) or any(matches(name, bare) for name in names):
+        return "", 0
+    listed = " ".join(names)
+    allowed = f'must match regex "{ALLOWED[mode]}" or patterns [{listed}]'
+    return f"variable {bare} {allowed}", 0
+
+
+def _syntax_error(query: str, pointer: str) -> tuple[str, int]:
+    problem, offset = "", 0
+    if not query:
+        problem = "invalid query (nil)"
+    elif query != "@":
+        try:
+            parse(query)
+        except ExpressionInvalid as error:
+            problem = f"invalid JMESPath query {query}: {error.message}"
+            offset = max(0, error.where.column - 1)
+    if not problem:
+        return "", 0
+    return f"failed to resolve {query} at path {pointer}: {problem}", offset
+
+
+def _dotted(pointer: str) -> str:
+    """Convert ``/any/0/key`` to ``.any[0].key``."""
+    parts = pointer.split("/")[1:]
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in parts)
+
+
+def _context_patterns(rule: Rule) -> list[str]:
+    entries: list[ContextEntry] = [*rule.context]
+    names = _names_of(entries)
+    if any(image.validate is not None for image in rule.verify_images):
+        names += [
+            f"{attestation.name}*"
+            for image in rule.verify_images
+            for attestation in image.attestations
+        ]
+    inner: list[ContextEntry] = []
+    for check in (rule.validate and rule.validate.foreach) or ():
+        inner += check.context
+    if rule.mutate is not None:
+        for change in rule.mutate.foreach or ():
+            inner += change.context
+        for target in rule.mutate.targets or ():
+            inner += target.context
+    for made in (rule.generate and rule.generate.foreach) or ():
+        inner += made.context
+    return names + _names_of(inner)
+
+
+def _names_of(entries: Iterable[ContextEntry]) -> list[str]:
+    names: list[str] = []
+    for entry in entries:
+        free = (entry.api_call, entry.global_reference, entry.image_registry)
+        if entry.variable is not None or any(one is not None for one in free):
+            names.append(f"{entry.name}*")
+        if entry.config_map is not None:
+            name = entry.name
+            names += [f"{name}.data", f"{name}.metadata"]
+            names += [f"{name}.data.*", f"{name}.metadata.*"]
+    return names
+
+
+_CHARACTERS_A_STEP: Final = 64
+
+
+def _leaves(value: Json, pointer: str) -> Iterator[tuple[str, str]]:
+    """Yield every string and key with a variable, and its JSON pointer."""
+    stack: list[tuple[Json, str]] = [(value, pointer)]
+    while stack:
+        one, place = stack.pop()
+        spend(1)
+        if type(one) is str:
+            spend(len(one) // _CHARACTERS_A_STEP)
+            if "{{" in one:
+                yield one, place
+        elif type(one) is dict:
+            for key in one:
+                if "{{" in key:
+                    yield key, place
+            below = [(item, f"{place}/{key}") for key, item in one.items()]
+            stack.extend(reversed(below))
+        elif type(one) is list:
+            below = [(item, f"{place}/{index}") for index, item in enumerate(one)]
+            stack.extend(reversed(below))

@@ -1,0 +1,47 @@
+"""Declare PolicyException.
+
+Room: policy. Takes: nothing. Gives: PolicyException. Next: policy/reading/decode.py
+creates it, the compiler attaches it to the rules it names. May touch: nothing outside
+its arguments.
+Source: docs/behaviour/engine 8.7; docs/behaviour/controllers 1.3.
+"""
+
+from typing import Literal
+
+from kyverno_mp.policy.fields.conditions import AnyAllConditionsV2
+from kyverno_mp.policy.fields.match import MatchFilters
+from kyverno_mp.policy.fields.meta import ObjectMeta
+from kyverno_mp.policy.fields.record import Fields
+from kyverno_mp.policy.fields.validation import PodSecurityStandard
+
+
+class ExceptionTarget(Fields, frozen=True, kw_only=True):
+    """Which rules of which policy; only rule names may have wildcards."""
+
+    policy_name: str
+    rule_names: tuple[str, ...]
+
+
+class ExceptionSpec(Fields, frozen=True, kw_only=True):
+    """``spec``; ``background`` absent = true."""
+
+    background: bool = True
+    match: MatchFilters
+    conditions: AnyAllConditionsV2 | None = None
+    exceptions: tuple[ExceptionTarget, ...]
+    pod_security: tuple[PodSecurityStandard, ...] = ()
+
+
+class PolicyException(Fields, frozen=True, kw_only=True):
+    """Resources that are exempt from the named rules."""
+
+    api_version: str
+    kind: Literal["PolicyException"]
+    metadata: ObjectMeta
+    spec: ExceptionSpec
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, or ``name`` alone: the text of skip messages."""
+        namespace, name = self.metadata.namespace, self.metadata.name
+        return f"{namespace}/{name}" if namespace else name

@@ -1,0 +1,44 @@
+"""Find duplicate keys in a policy file of JSON.
+
+Room: policy. Takes: documents and the text that they were read from. Gives: the
+documents, each with its first duplicate key. Next: cli/sources/policies.
+May touch: nothing outside its arguments. Source: docs/behaviour/cli 4.
+
+PERF: separate from ``load``, whose YAML reader finds such keys anyway: files of objects
+are large, and are not checked.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.policy.reading.load import RawDocument
+from kyverno_mp.values.jsonvalue import Json
+
+
+def with_duplicate_keys(documents: list[RawDocument], text: bytes) -> list[RawDocument]:
+    """Return the documents of one text, with the first duplicate key."""
+    if not documents or documents[0].duplicate_key or text[:64].lstrip()[:1] != b"{":
+        return documents
+    found: list[str] = []
+
+    def note_duplicate(pairs: list[tuple[str, Json]]) -> None:
+        if len(set(keys := [key for key, _ in pairs])) != len(keys):
+            found.append(next(key for key in keys if keys.count(key) > 1))
+
+    with suppress(ValueError, RecursionError):
+        json.loads(text, object_pairs_hook=note_duplicate)
+    return (
+        [replace(one, duplicate_key=found[0]) for one in documents]
+        if found
+        else documents
+    )
+
+
+def refuse_duplicate_key(document: RawDocument) -> None:
+    """Raise PolicyInvalid for a duplicate key of a mapping."""
+    if document.duplicate_key:
+        text = f'key "{document.duplicate_key}" already set in map'
+        where = Where(file=document.file, line=document.line)
+        raise PolicyInvalid("policy.key_twice", text, where)

@@ -1,0 +1,178 @@
+"""Parse YAML or JSON text into raw documents, each with its position in the file.
+
+Room: policy. Takes: bytes or text of one file. Gives: RawDocument records; Lists are
+split. Next: yaml_documents.py; policy/reading/decode.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cli 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last
+one wins).
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.limits import JSON_DEPTH_MAX, POLICY_FILE_BYTES_MAX
+from kyverno_mp.policy.problems import too_deep
+from kyverno_mp.policy.reading import yaml_scalar
+from kyverno_mp.values.jsonvalue import Json
+
+_LIST: Final = "List"
+_END: Final = re.compile(
+    rb"(?m)^\.\.\.(?=\s|\Z)"
+)  # our own pattern, linear in the text
+_NEXT: Final = re.compile(rb"(?m)^---(?=\s|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class RawDocument:
+    """One document of a file. ``index`` counts from 0; ``line`` from 1.
+
+    ``item`` is the index in a List, -1 for a separate document. ``duplicate_key`` is a
+    duplicate key of a mapping, "" if there is none; its last value counts.
+    """
+
+    raw: Json
+    file: str
+    index: int
+    line: int
+    item: int = -1
+    duplicate_key: str = ""
+
+
+def load(
+    text: bytes | str, *, file: str = "", with_lists: bool = False
+) -> list[RawDocument]:
+    """Parse all documents of a file; skip empty ones.
+
+    ``with_lists``: do not split Lists.
+
+    Raises: PolicyInvalid with code ``policy.syntax`` (line and column in ``where``),
+    ``policy.too_large``, ``policy.too_deep`` or ``policy.alias_bomb``.
+    """
+    size = len(text)
+    if size > POLICY_FILE_BYTES_MAX:
+        message = f"file has {size} bytes, more than {POLICY_FILE_BYTES_MAX}"
+        raise PolicyInvalid("policy.too_large", message, Where(file=file))
+    documents = _load_json(text, file)
+    if documents is None:
+        # PERF: start of the command line; the service loads it before it forks.
+        from kyverno_mp.policy.reading.yaml_documents import parse_yaml
+
+        documents = [
+            RawDocument(
+                one.raw, file, one.number, one.line, duplicate_key=one.duplicate_key
+            )
+            for one in parse_yaml(without_strays(text), file)
+        ]
+    if with_lists:
+        return documents
+    return [entry for document in documents for entry in _take_apart(document)]
+
+
+def without_strays(text: bytes | str) -> bytes | str:
+    """Blank out the text between a line ``...`` and the next ``---``.
+
+    KYVERNO: a file is split at its ``---`` lines, and only the first document of each
+    part is read; text after ``...`` is ignored. Line numbers do not change.
+    """
+    data = text.encode() if isinstance(text, str) else text
+    if _END.search(data) is None:
+        return text
+    parts, at = [], 0
+    while (end := _END.search(data, at)) is not None:
+        found = _NEXT.search(data, end.start())
+        after = found.start() if found is not None else len(data)
+        before = [one.end() for one in _NEXT.finditer(data, at, end.start())]
+        if _has_content(data[before[-1] if before else at : end.start()]):
+            parts.append(data[at : end.start()])
+            parts.append(b"\n" * data.count(b"\n", end.start(), after))
+        else:
+            # No document ends here, because there is nothing before it, so YAML reports
+            # it.
+            parts.append(data[at:after])
+        at = after
+    return b"".join([*parts, data[at:]])
+
+
+def _has_content(data: bytes) -> bool:
+    lines = (line.strip() for line in data.split(b"\n"))
+    return any(line and not line.startswith(b"#") for line in lines)
+
+
+def _take_apart(document: RawDocument) -> list[RawDocument]:
+    items = items_of(document.raw)
+    if items is None:
+        return [document]
+    return [
+        replace(document, raw=item, item=position)
+        for position, item in items
+        if item is not None
+    ]
+
+
+def items_of(raw: Json) -> Iterator[tuple[int, Json]] | None:
+    """Return the objects of a List or another kind of list; None if it is not a list.
+
+    Each comes with its index in the outer list; nested lists are split, too.
+    Items of ``PodList`` and the like may omit apiVersion and kind.
+    K8S: a list has no name, so a named object is of a kind whose name ends in List.
+    """
+    if type(raw) is not dict or type(raw.get("kind")) is not str:
+        return None
+    kind, items, metadata = raw["kind"], raw.get("items"), raw.get("metadata")
+    is_named = type(metadata) is dict and bool(metadata.get("name"))
+    if not kind.endswith(_LIST) or is_named or "items" not in raw:
+        return None
+    if type(items) is not list and items is not None:
+        return None
+    return _flat(raw, items or [])
+
+
+def _flat(raw: dict[str, Json], items: list[Json]) -> Iterator[tuple[int, Json]]:
+    head = {}
+    if raw["kind"] != _LIST:
+        kind = raw["kind"].removesuffix(_LIST)
+        head = {"apiVersion": raw.get("apiVersion"), "kind": kind}
+    for position, item in enumerate(items):
+        whole = {**head, **item} if head and type(item) is dict else item
+        inner = items_of(whole)
+        if inner is None:
+            yield position, whole
+        else:
+            yield from ((position, one) for _, one in inner)
+
+
+def _load_json(text: bytes | str, file: str) -> list[RawDocument] | None:
+    """Parse a file that is one JSON object; None: it must be parsed as YAML."""
+    start = text[:64].lstrip()
+    if start[:1] not in (b"{", "{"):
+        return None
+    try:
+        raw = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return [RawDocument(_whole_numbers(raw, file), file, 0, 1)]
+
+
+def _whole_numbers(root: dict[str, Json], file: str) -> dict[str, Json]:
+    """Convert whole floats to ints, in place; deeper documents are refused."""
+    level: list[Json] = [root]
+    for _ in range(JSON_DEPTH_MAX):
+        below: list[Json] = []
+        for holder in level:
+            places = holder.items() if type(holder) is dict else enumerate(holder)
+            for place, value in places:
+                if type(value) is dict or type(value) is list:
+                    below.append(value)
+                elif type(value) is float:
+                    holder[place] = yaml_scalar.whole(value)
+                elif type(value) is int:
+                    holder[place] = yaml_scalar.in_range(value)
+        if not below:
+            return root
+        level = below
+    raise too_deep(Where(file=file, line=1))

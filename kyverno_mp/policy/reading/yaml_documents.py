@@ -1,0 +1,261 @@
+"""Parse YAML text into the values of its documents, by the events of libyaml.
+
+Room: policy. Takes: the text of a file. Gives: YamlDocument records. Next: load.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/cli 4; sigs.k8s.io/yaml (YAML 1.1 to JSON, duplicate keys: last
+one wins).
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import yaml
+from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
+
+from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.limits import JSON_DEPTH_MAX, POLICY_FILE_NODES_MAX
+from kyverno_mp.policy.problems import too_deep
+from kyverno_mp.policy.reading import yaml_scalar
+from kyverno_mp.values.go.gotext import replaced_bytes
+from kyverno_mp.values.jsonvalue import Json
+
+_MERGE: Final = object()
+"""Replaces the key ``<<`` while its mapping is built."""
+_PREFIX: Final = "tag:yaml.org,2002:"
+_BINARY: Final = f"{_PREFIX}binary"
+_PLAIN_TAGS: Final = frozenset(
+    f"{_PREFIX}{tag}" for tag in ("int", "float", "bool", "null")
+)
+_NODE_STEPS: Final = 3
+"""To read one value of YAML within a policy (patches)."""
+
+
+class YamlDocument(NamedTuple):
+    """One document: its number from 0, its line from 1, a duplicate key or ""."""
+
+    raw: Json
+    number: int
+    line: int
+    duplicate_key: str
+
+
+def parse_yaml(text: bytes | str, file: str) -> list[YamlDocument]:
+    """Parse all documents; skip empty ones. Raises: PolicyInvalid, as ``load``."""
+    return _DocumentBuilder(text, file).documents()
+
+
+class _Mark(Protocol):
+    """A position in the text, counted from 0."""
+
+    line: int
+    column: int
+
+
+class _Event(Protocol):
+    """The union of libyaml's events; each has the fields that its type uses."""
+
+    anchor: str
+    tag: str | None
+    value: str
+    style: str | None
+    implicit: tuple[bool, bool]
+    explicit: bool
+    start_mark: _Mark
+    end_mark: _Mark
+
+
+class _Open:
+    """A mapping or sequence whose end has not been read yet."""
+
+    __slots__ = ("anchor", "before", "key", "value", "wants_key")
+
+    def __init__(self, value: Json, anchor: str | None, before: int) -> None:
+        self.value = value
+        self.anchor = anchor
+        self.before = before
+        self.key: Json = None
+        self.wants_key = type(value) is dict
+
+
+class _DocumentBuilder:
+    """Builds values from libyaml's events, without recursion.
+
+    PERF: compile 1,000 policies: events cost a third of yaml.load with the
+    C loader, which resolves each scalar by a list of patterns.
+    ``nodes`` counts the nodes of the documents with every alias expanded, so that a few
+    aliases cannot expand to billions of nodes.
+    """
+
+    def __init__(self, text: bytes | str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.nodes = 0
+        self.anchors: dict[str, tuple[Json, int]] = {}
+        self.open: list[_Open] = []
+        self.root: Json = None
+        self.duplicate_key = ""
+
+    def documents(self) -> list[YamlDocument]:
+        try:
+            return self._documents()
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            message = error.problem or error.context or "not YAML"
+            raise self._syntax(f"{message}", mark) from error
+        except yaml.reader.ReaderError as error:
+            reason = f"unacceptable character #x{error.character:02x}: {error.reason}"
+            if error.character < 0:  # no character: the bytes end within one
+                reason = error.reason
+            where = self._after(error.position)
+            raise PolicyInvalid("policy.syntax", reason, where) from error
+        except (yaml.YAMLError, UnicodeError, ValueError) as error:
+            raise self._syntax(str(error), None) from error
+
+    def _documents(self) -> list[YamlDocument]:
+        next_event: Callable[[], Json] = CParser(self.text).get_event
+        found: list[YamlDocument] = []
+        index, line = 0, 1
+        while True:
+            event: _Event = next_event()
+            kind: object = type(event)
+            if kind is yaml.ScalarEvent:
+                self._add(self._scalar(event), event.anchor, self.nodes, event)
+            elif kind is yaml.MappingStartEvent:
+                self._start({}, event)
+            elif kind is yaml.SequenceStartEvent:
+                self._start([], event)
+            elif kind in (yaml.MappingEndEvent, yaml.SequenceEndEvent):
+                done = self.open.pop()
+                self._add(done.value, done.anchor, done.before, event)
+            elif kind is yaml.AliasEvent:
+                self._alias(event)
+            elif kind is yaml.DocumentStartEvent:
+                self.root, self.anchors, self.duplicate_key = None, {}, ""
+                line = event.end_mark.line + 1 + (1 if event.explicit else 0)
+            elif kind is yaml.DocumentEndEvent:
+                if self.root is not None:
+                    found.append(
+                        YamlDocument(self.root, index, line, self.duplicate_key)
+                    )
+                index += 1
+            elif kind is yaml.StreamEndEvent:
+                return found
+
+    def _start(self, value: Json, event: _Event) -> None:
+        if len(self.open) >= JSON_DEPTH_MAX:
+            raise too_deep(self._where(event.start_mark))
+        self.open.append(_Open(value, event.anchor, self.nodes))
+        self.anchors.pop(event.anchor, None)
+
+    def _alias(self, event: _Event) -> None:
+        known = self.anchors.get(event.anchor)
+        if known is None:
+            text = f"unknown anchor '{event.anchor}' referenced"
+            if any(one.anchor == event.anchor for one in self.open):
+                text = f"anchor '{event.anchor}' value contains itself"
+            raise self._syntax(text, event.start_mark)
+        value, size = known
+        before = self.nodes
+        self.nodes += size
+        self._add(value, None, before, event)
+
+    def _scalar(self, event: _Event) -> Json:
+        text: str = event.value
+        tag = event.tag
+        if event.implicit[0] and not event.style:
+            if text == "<<" and self.open and self.open[-1].wants_key:
+                return _MERGE
+            return yaml_scalar.resolve(text)
+        if tag in _PLAIN_TAGS:
+            return self._tagged(event, tag.removeprefix(_PREFIX))
+        return self._binary(event) if tag == _BINARY else text
+
+    def _tagged(self, event: _Event, wanted: str) -> Json:
+        """Resolve a scalar that must have the type of its tag; an int is a float."""
+        text: str = event.value
+        kind = yaml_scalar.kind_of(text)
+        if kind != wanted and (kind, wanted) != ("int", "float"):
+            message = f"cannot decode !!{kind} `{text}` as a !!{wanted}"
+            raise self._syntax(message, event.start_mark)
+        return yaml_scalar.resolve(text)
+
+    def _binary(self, event: _Event) -> str:
+        """Decode Base64; bytes that are no UTF-8 pass through Go's JSON."""
+        text = event.value.replace("\n", "").replace("\r", "")
+        try:
+            decoded = base64.b64decode(text, validate=True)
+        except ValueError:
+            message = "!!binary value contains invalid base64 data"
+            raise self._syntax(message, event.start_mark) from None
+        return replaced_bytes(decoded.decode(errors="surrogateescape"))
+
+    def _add(self, value: Json, anchor: str | None, before: int, event: _Event) -> None:
+        """Put a finished value into its parent."""
+        self.nodes += 1
+        spend(_NODE_STEPS)
+        if self.nodes > POLICY_FILE_NODES_MAX:
+            message = f"aliases expand to more than {POLICY_FILE_NODES_MAX} nodes"
+            where = self._where(event.start_mark)
+            raise PolicyInvalid("policy.alias_bomb", message, where)
+        if anchor is not None:
+            self.anchors[anchor] = (value, self.nodes - before)
+        if not self.open:
+            self.root = value
+            return
+        parent = self.open[-1]
+        if type(parent.value) is list:
+            parent.value.append(self._number(value, event))
+        elif parent.wants_key:
+            parent.key = self._key(value, event)
+            parent.wants_key = False
+        else:
+            parent.wants_key = True
+            if parent.key is _MERGE:
+                self._merge(parent, value, event)
+            else:
+                if parent.key in parent.value:
+                    self.duplicate_key = parent.key
+                parent.value[parent.key] = self._number(value, event)
+
+    def _key(self, key: Json, event: _Event) -> Json:
+        if key is _MERGE:
+            return key
+        text = yaml_scalar.key_text(key)
+        if text is None:
+            reason = f"unsupported map key of type {type(key).__name__}"
+            raise self._syntax(reason, event.start_mark)
+        return text
+
+    def _merge(self, parent: _Open, value: Json, event: _Event) -> None:
+        sources = value if type(value) is list else [value]
+        for source in sources:
+            if type(source) is not dict:
+                text = "map merge requires map or sequence of maps as the value"
+                raise self._syntax(text, event.start_mark)
+            for key, one in source.items():
+                if key in parent.value:
+                    self.duplicate_key = key
+                parent.value.setdefault(key, one)
+
+    def _number(self, value: Json, event: _Event) -> Json:
+        if type(value) is float and value - value != 0:
+            text = f"unsupported value: {value}"
+            raise self._syntax(text, event.start_mark)
+        return value
+
+    def _where(self, mark: _Mark | None) -> Where:
+        if mark is None:
+            return Where(file=self.file)
+        return Where(file=self.file, line=mark.line + 1, column=mark.column + 1)
+
+    def _after(self, offset: int) -> Where:
+        """Return the position of a byte; libyaml has no mark for unread input."""
+        text = self.text if isinstance(self.text, bytes) else self.text.encode()
+        line_start = text.rfind(b"\n", 0, offset) + 1
+        line = text.count(b"\n", 0, offset) + 1
+        return Where(file=self.file, line=line, column=offset - line_start + 1)
+
+    def _syntax(self, message: str, mark: _Mark | None) -> PolicyInvalid:
+        return PolicyInvalid("policy.syntax", message, self._where(mark))

@@ -1,0 +1,123 @@
+"""Resolve a plain YAML scalar as Go's YAML 1.1 library does.
+
+Room: policy. Takes: the text of a scalar, or a mapping key. Gives: None, bool, int,
+float or str. Next: policy/reading/load.py. May touch: nothing outside its arguments.
+Source: sigs.k8s.io/yaml (goyaml.v2 resolve.go, then JSON); docs/behaviour/cli 4.
+"""
+
+import math
+import re
+import struct
+from typing import Final
+
+from kyverno_mp.values.jsonvalue import Json
+
+INT64_MAX: Final = 2**63 - 1
+INT64_MIN: Final = -(2**63)
+
+_WORDS: Final[dict[str, Json]] = {
+    **dict.fromkeys(["", "~", "null", "Null", "NULL"]),
+    **dict.fromkeys(["y", "Y", "yes", "Yes", "YES"], True),
+    **dict.fromkeys(["true", "True", "TRUE", "on", "On", "ON"], True),
+    **dict.fromkeys(["n", "N", "no", "No", "NO"], False),
+    **dict.fromkeys(["false", "False", "FALSE", "off", "Off", "OFF"], False),
+    **dict.fromkeys([".nan", ".NaN", ".NAN"], math.nan),
+    **dict.fromkeys([".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"], math.inf),
+    **dict.fromkeys(["-.inf", "-.Inf", "-.INF"], -math.inf),
+}
+_KINDS: Final = {type(None): "null", bool: "bool", float: "float", str: "str"}
+_NUMBER_START: Final = frozenset("+-.0123456789")
+
+# Our own patterns, linear in the text: no user can cause backtracking.
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_GO_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+_INT = re.compile(
+    r"([-+]?)(?:0[xX]([0-9a-fA-F]+)|0[bB]([01]+)|0[oO]([0-7]+)|0([0-7]+)|(0|[1-9][0-9]*))"
+)
+_BASES: Final = (16, 2, 8, 8, 10)
+_DIGITS_MAX: Final = 400
+"""Longer than any 64-bit number in any base; protects int() from endless digits."""
+
+
+def resolve(text: str) -> Json:
+    """Return the value of a plain scalar: a str unless it is a keyword or number.
+
+    Whole floats become ints: Kubernetes converts documents to JSON, where ``1e3`` is
+    printed as ``1000`` and read as an integer. Timestamps stay text.
+    """
+    if text in _WORDS:
+        return _WORDS[text]
+    if text[0] not in _NUMBER_START or len(text) > _DIGITS_MAX:
+        return text
+    if text[0] == ".":
+        return _float(text, text) if _GO_FLOAT.fullmatch(text) else text
+    plain = text.replace("_", "")
+    found = _INT.fullmatch(plain)
+    if found is not None:
+        try:
+            return _integer(found)
+        except OverflowError:
+            return text
+    return _float(plain, text) if _FLOAT.fullmatch(plain) else text
+
+
+def kind_of(text: str) -> str:
+    """Return the tag that a plain scalar resolves to: null, bool, int, float or str."""
+    value = resolve(text)
+    if type(value) is not int:
+        return _KINDS[type(value)]
+    return "int" if _INT.fullmatch(text.replace("_", "")) is not None else "float"
+
+
+def _float(plain: str, text: str) -> Json:
+    """Return the number; the text if it is larger than any 64-bit float, as in Go."""
+    value = float(plain)
+    return text if math.isinf(value) else whole(value)
+
+
+def _integer(found: "re.Match[str]") -> Json:
+    for digits, base in zip(found.groups()[1:], _BASES, strict=True):
+        if digits is not None:
+            value = int(digits, base)
+            return in_range(-value if found[1] == "-" else value)
+    raise AssertionError("a branch of the pattern has matched")
+
+
+def in_range(value: int) -> Json:
+    """Return a 64-bit int unchanged, a larger one as the float that Go makes of it."""
+    return value if INT64_MIN <= value <= INT64_MAX else float(value)
+
+
+def whole(value: float) -> Json:
+    """Convert a float without fraction to an int, as a pass through Go's JSON."""
+    if value.is_integer() and INT64_MIN <= value <= INT64_MAX:
+        return int(value)
+    return value
+
+
+def key_text(key: Json) -> str | None:
+    """Return the JSON key that Kubernetes makes of a YAML key, None if none."""
+    if type(key) is str:
+        return key
+    if type(key) is bool:
+        return "true" if key else "false"
+    if type(key) is int:
+        return str(key)
+    if type(key) is float:
+        return _short_float(key)
+    return None
+
+
+def _short_float(value: float) -> str:
+    # KYVERNO: keys are printed with 32-bit precision (sigs.k8s.io/yaml).
+    if math.isnan(value) or math.isinf(value):
+        return str(value)
+    try:
+        wanted = struct.pack("f", value)
+    except OverflowError:
+        return "+Inf" if value > 0 else "-Inf"
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        if struct.pack("f", float(text)) == wanted:
+            return text
+    return f"{value:.9g}"

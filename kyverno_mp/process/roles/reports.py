@@ -1,0 +1,215 @@
+"""Run the coordinator of the reports pool, and its evaluators.
+
+Room: process. Takes: Start. Gives: nothing; ends at SIGTERM.
+Next: process/roles/pool_start.py; reports/start.py does the work.
+May touch: this process becomes the coordinator, or an evaluator.
+Source: docs/pools.md 1, 4.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.leader.loop import SNAPSHOT
+from kyverno_mp.limits import REPORTS_BATCH_S_MAX, REPORTS_WAITING_MAX
+from kyverno_mp.pool.account import open_client_as
+from kyverno_mp.pool.coordinator import Tools
+from kyverno_mp.pool.evaluators import Evaluators, evaluate
+from kyverno_mp.process.roles.pool_data import PoolData, refused
+from kyverno_mp.process.roles.pool_start import run_pool
+from kyverno_mp.process.startup.start import Start
+from kyverno_mp.program.engine import Clock, Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.evaluator import BatchEvaluator
+from kyverno_mp.reports.start import run as write_reports
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
+from kyverno_mp.snapshot.control import ControlPage
+from kyverno_mp.snapshot.follow import Follower
+from kyverno_mp.snapshot.generating_policies import (
+    GENERATING_POLICIES,
+    GeneratingPolicySegment,
+)
+from kyverno_mp.snapshot.image_policies import IMAGE_POLICIES, ImagePolicySegment
+from kyverno_mp.snapshot.mutating_policies import (
+    MUTATING_POLICIES,
+    MutatingPolicySegment,
+)
+from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
+
+NAME: Final = "reports"
+ACCOUNT: Final = "kyverno-reports-controller"
+"""Name of the ServiceAccount, and of the Lease; upstream's."""
+EVALUATOR: Final = "reports-evaluator"
+_SOCKET: Final = "reports.sock"
+_DATA: Final = ("configmaps", "globalcontext", "apicalls")
+_DIGEST_BYTES: Final = 8
+_POLL_S: Final = 0.1
+
+
+def run(start: Start) -> None:
+    """Scan and write reports while the lease is held, until SIGTERM."""
+
+    def work(tools: Tools, data: PoolData, stop: threading.Event) -> None:
+        """Work for one term of the lease."""
+        evaluators = Evaluators(
+            start.runtime_dir / _SOCKET,
+            queued_max=REPORTS_WAITING_MAX,
+            batch_s_max=REPORTS_BATCH_S_MAX,
+        )
+        evaluators.start()
+        try:
+            write_reports(
+                ReportsDependencies(
+                    client=tools.client,
+                    evaluators=evaluators,
+                    published=_Published(tools.place.snapshot, data),
+                    metrics=tools.metrics,
+                    events=tools.events,
+                    successes=tools.successes,
+                    settings=tools.place.settings,
+                    holds_lease=tools.holds_lease,
+                    health=tools.health,
+                ),
+                stop,
+            )
+        finally:
+            evaluators.close()
+
+    run_pool(start, NAME, ACCOUNT, work)
+
+
+def run_evaluator(start: Start) -> None:
+    """Evaluate batches of the coordinator, until SIGTERM."""
+    settings, snapshot = start.settings, start.runtime_dir / SNAPSHOT
+    client = open_client_as(settings, ACCOUNT)
+    data = PoolData(settings, snapshot, client, ACCOUNT)
+    while not data.is_whole():
+        time.sleep(_POLL_S)
+    policies, cel_policies = _follow(snapshot), _follow_cel(snapshot)
+    mutating_policies = _follow_mutating(snapshot)
+    evaluator = BatchEvaluator(
+        policies.current,
+        Engine(data.cluster_data, Clock(lambda: datetime.now(UTC), time.monotonic_ns)),
+        types=_words(settings.reports_of),
+        results=_words(settings.reports_results),
+        is_excluded=_excluded(settings, data),
+        cel_policies=cel_policies.current,
+        mutating_policies=mutating_policies.current,
+    )
+    evaluate(start.runtime_dir / _SOCKET, evaluator.answer, threading.Event())
+
+
+class _Published:
+    """What the leader publishes; one thread uses it."""
+
+    def __init__(self, snapshot: Path, data: PoolData) -> None:
+        self._policies = _follow(snapshot)
+        self._cel_policies = _follow_cel(snapshot)
+        self._mutating_policies = _follow_mutating(snapshot)
+        self._generating_policies = _follow_generating(snapshot)
+        self._image_policies = _follow_images(snapshot)
+        self._data = data
+
+    def policies(self) -> PolicySegment | None:
+        return self._policies.current()
+
+    def cel_policies(self) -> CelPolicySegment | None:
+        return self._cel_policies.current()
+
+    def mutating_policies(self) -> MutatingPolicySegment | None:
+        return self._mutating_policies.current()
+
+    def generating_policies(self) -> GeneratingPolicySegment | None:
+        return self._generating_policies.current()
+
+    def image_policies(self) -> ImagePolicySegment | None:
+        return self._image_policies.current()
+
+    def namespace_labels(self) -> tuple[int, Callable[[], Mapping[str, bytes]]]:
+        segment = self._data.segment("namespaces")
+
+        def read() -> Mapping[str, bytes]:
+            if segment is None:
+                return {}
+            # The keys of whole objects end with a slash.
+            names = (one for one in segment.list_keys() if one and one[-1] != "/")
+            return {name: _digest(segment.get(name)) for name in names}
+
+        return (0 if segment is None else segment.generation), read
+
+    def data_generations(self) -> tuple[int, ...]:
+        segments = (self._data.segment(name) for name in _DATA)
+        return tuple(0 if one is None else one.generation for one in segments)
+
+
+def _digest(value: object) -> bytes:
+    data = msgspec.json.encode(value, order="deterministic")
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def _follow(snapshot: Path) -> Follower[PolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        POLICIES,
+        lambda segment, _previous: PolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_cel(snapshot: Path) -> Follower[CelPolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        CEL_POLICIES,
+        lambda segment, _previous: CelPolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_mutating(snapshot: Path) -> Follower[MutatingPolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        MUTATING_POLICIES,
+        lambda segment, _previous: MutatingPolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_generating(snapshot: Path) -> Follower[GeneratingPolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        GENERATING_POLICIES,
+        lambda segment, _previous: GeneratingPolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _follow_images(snapshot: Path) -> Follower[ImagePolicySegment]:
+    return Follower(
+        snapshot,
+        ControlPage.open(snapshot),
+        IMAGE_POLICIES,
+        lambda segment, _previous: ImagePolicySegment(segment),
+        on_refused=refused,
+    )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(one.strip() for one in text.split(",") if one.strip())
+
+
+def _excluded(settings: Settings, data: PoolData) -> Callable[[Request], bool]:
+    if settings.reports_scan_ignores_filters:
+        return lambda _request: False
+    return data.is_excluded

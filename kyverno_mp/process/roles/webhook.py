@@ -1,0 +1,32 @@
+"""Run the webhook's arbiter on the socket that the supervisor opened.
+
+Room: process. Takes: Start. Gives: nothing; ends with the arbiter.
+Next: webhook/server.py. May touch: this process becomes the arbiter.
+"""
+
+from kyverno_mp.leader.loop import PAGES, SNAPSHOT
+from kyverno_mp.process.startup.runtime_dir import IMAGES
+from kyverno_mp.process.startup.start import Start
+from kyverno_mp.queues.journal import EVENTS, LOST, RESULTS, TRIGGERS
+from kyverno_mp.reports.travel import reporting_of
+from kyverno_mp.webhook import server
+from kyverno_mp.webhook.start import Places, make_start
+
+
+def run(start: Start) -> None:
+    """Serve until SIGTERM; the entry point of the arbiter."""
+    settings, runtime_dir = start.settings, start.runtime_dir
+    assert start.reviews is not None, "this pod has no webhook"
+    has_pool = settings.has_background_pool
+    places = Places(
+        snapshot=runtime_dir / SNAPSHOT,
+        pages=runtime_dir / PAGES,
+        cert=start.files.cert,
+        key=start.files.key,
+        journals=None if settings.standalone else EVENTS.folder(runtime_dir),
+        triggers=TRIGGERS.folder(runtime_dir) if has_pool else None,
+        lost=LOST.folder(runtime_dir) if has_pool else None,
+        results=RESULTS.folder(runtime_dir) if reporting_of(settings) else None,
+        images=runtime_dir / IMAGES if settings.image_verify_cache else None,
+    )
+    server.run(settings, start.reviews, make_start(settings, places))

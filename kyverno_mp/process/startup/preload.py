@@ -1,0 +1,45 @@
+"""Import modules before the fork that the engine otherwise imports on first use.
+
+Room: process. Takes: nothing. Gives: loaded modules, which all roles share.
+Next: serve.py. May touch: nothing outside its arguments.
+
+The command line starts without these libraries, because most of its runs need none of
+them. A worker must not load them in the middle of a review, nor have its own copy.
+"""
+
+import importlib
+from typing import Final
+
+from kyverno_mp.policy.reading.decode import prepare
+from kyverno_mp.values.typed.schema import built_in
+
+LATE: Final = (
+    "hashlib",
+    "socket",
+    "kyverno_mp.compiler.admission_policy",
+    "kyverno_mp.compiler.rules.cel",
+    "kyverno_mp.expr.assertion.parse",
+    "kyverno_mp.expr.cel.catalogue",
+    "kyverno_mp.expr.jmespath.certificate_document",
+    "kyverno_mp.expr.jmespath.external_url",
+    "kyverno_mp.expr.jmespath.parse",
+    "kyverno_mp.expr.jmespath.yaml_text",
+    "kyverno_mp.policy.reading.yaml_documents",
+    "kyverno_mp.program.bodies.assertion",
+    "kyverno_mp.program.bodies.cel",
+    "kyverno_mp.program.bodies.cel_conditions",
+    "kyverno_mp.program.bodies.manifests",
+    "kyverno_mp.program.bodies.pod_security",
+    "kyverno_mp.program.context.cel_reads",
+    "kyverno_mp.program.images.outcomes",
+    "kyverno_mp.values.cron",
+)
+"""Modules that functions of the engine import when they are called."""
+
+
+def preload() -> None:
+    """Import all of them, and build the decoders and types that threads share."""
+    for name in LATE:
+        importlib.import_module(name)
+    prepare()
+    built_in()

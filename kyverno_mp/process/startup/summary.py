@@ -1,0 +1,89 @@
+"""Summarise in one line which policies are in force and what was left out.
+
+Room: process. Takes: the leader's Status. Gives: Summary. Next: process/banner.py,
+process/roles/health.py. May touch: nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from kyverno_mp.leader.status import PolicyStatus, Status
+from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
+
+_NAMED_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts of policies in force; names of those that are not."""
+
+    policies: int
+    enforcing: int
+    """Policies with a rule that may deny requests."""
+    rules: int
+    """Rules in force, those of autogen included."""
+    refused: tuple[str, ...]
+    """Policies without a version in force."""
+    partial: tuple[str, ...]
+    """Policies of which an earlier version, or only some rules, are in force."""
+    problems: int
+    """Files, documents and values that could not be used."""
+    cel_kinds: tuple[str, ...] = ()
+    """The kinds of policies.kyverno.io among them, which have paths of their own."""
+
+    def fields(self) -> dict[str, object]:
+        """Return the summary for a log line."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """Return the summary as one line."""
+        line = (
+            f"{_count(self.policies, 'policy')} in force with"
+            f" {_count(self.rules, 'rule')} (autogen included):"
+            f" {self.enforcing} enforce, {self.policies - self.enforcing} audit"
+        )
+        left_out = []
+        if self.refused:
+            left_out.append(_named(self.refused))
+        if self.partial:
+            left_out.append(f"parts of {_named(self.partial)}")
+        if self.problems:
+            left_out.append(_count(self.problems, "problem"))
+        if not left_out:
+            return f"{line}; nothing left out"
+        return f"{line}; left out: {', '.join(left_out)} (reasons in /policies)"
+
+
+def summary_of(status: Status) -> Summary:
+    """Summarise what the leader published last."""
+    active = [one for one in status.policies if one.rules]
+    return Summary(
+        policies=len(active),
+        enforcing=sum(one.mode == "enforce" for one in active),
+        rules=sum(len(one.rules) for one in active),
+        refused=_keys(one for one in status.policies if not one.rules),
+        partial=_keys(one for one in active if not one.ready),
+        problems=len(status.problems),
+        cel_kinds=tuple(sorted({one.kind for one in active} & SERVED_CEL_KINDS)),
+    )
+
+
+def _keys(policies: Iterable[PolicyStatus]) -> tuple[str, ...]:
+    return tuple(
+        f"{one.namespace}/{one.name}" if one.namespace else one.name for one in policies
+    )
+
+
+def _count(number: int, word: str) -> str:
+    if number == 1:
+        return f"1 {word}"
+    many = word.removesuffix("y") + "ies" if word.endswith("y") else word + "s"
+    return f"{number} {many}"
+
+
+def _named(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMED_MAX])
+    more = len(names) - _NAMED_MAX
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{_count(len(names), 'policy')} ({shown}{rest})"

@@ -1,0 +1,148 @@
+"""Decide from the reports of the processes whether this pod is ready for reviews.
+
+Room: process. Takes: the supervisor status, the leader's status, views of pages, the
+health of pools. Gives: Health. Next: process/roles/health.py. May touch: nothing; the
+clock is passed in.
+Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (liveness, readiness).
+
+A problem of a pool never takes the webhook of its pod out of service. In a pod without
+a webhook, it makes the pod unready. The dashboard never does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kyverno_mp.pool.health import PoolHealth
+from kyverno_mp.process.supervision.status import SupervisorStatus
+
+WEBHOOK = "webhook"
+LEADER = "leader"
+DASHBOARD = "dashboard"
+_SILENT_NS_MAX = 10_000_000_000
+_LAGGING_NS_MAX = 5_000_000_000
+"""Every change of a policy takes a worker a moment; with thousands of policies, all
+replicas take it at once. A worker that makes no progress for longer is stuck."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """The report of one live webhook worker.
+
+    ``generation`` 0: it serves nothing yet. ``heartbeat_ns`` 0: no heartbeat yet.
+    ``lagging_ns``: for how long it is known to serve this one though a newer one was
+    published.
+    """
+
+    name: str
+    generation: int
+    heartbeat_ns: int
+    lagging_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The problems by their effect; an empty tuple means healthy."""
+
+    unready: tuple[str, ...]
+    """Why the pod must not get reviews now."""
+    unlive: tuple[str, ...]
+    """Why the pod must restart: only problems that a restart may fix."""
+    degraded: tuple[str, ...]
+    """Other problems, listed on /healthz; reviews are still served."""
+
+
+def pod_health(
+    supervisor: SupervisorStatus | None,
+    published: int,
+    workers: Sequence[WorkerFacts],
+    *,
+    expected: int,
+    now_ns: int,
+) -> Health:
+    """Return the pod's health from all facts, without that of its pools.
+
+    ``expected``: webhook workers, 0 in a pod without a webhook. When the leader is in
+    a crash loop, the last snapshot stays in force and reviews continue: the pod is
+    degraded, but stays in service and does not restart.
+    """
+    loops = (
+        tuple(p.name for p in supervisor.processes if p.crash_loop)
+        if supervisor
+        else ()
+    )
+    unready = []
+    if supervisor is None:
+        unready.append("the supervisor has not reported")
+    elif supervisor.draining:
+        unready.append("draining")
+    if published == 0:
+        unready.append("no snapshot has been published")
+    if len(workers) < expected:
+        unready.append(f"{len(workers)} of {expected} webhook workers run")
+    for worker in workers:
+        is_late = worker.lagging_ns > _LAGGING_NS_MAX
+        if worker.generation != published and (is_late or not worker.generation):
+            unready.append(
+                f"{worker.name} serves generation {worker.generation},"
+                f" published is {published}"
+            )
+        elif worker.heartbeat_ns and now_ns - worker.heartbeat_ns > _SILENT_NS_MAX:
+            unready.append(f"{worker.name} is silent")
+    words = tuple(f"{name} is in a crash loop" for name in loops)
+    if not expected:
+        # No other part of the service needs the dashboard.
+        unready.extend(w for w, n in zip(words, loops, strict=True) if n != DASHBOARD)
+    return Health(
+        unready=tuple(unready),
+        unlive=tuple(w for w, n in zip(words, loops, strict=True) if n == WEBHOOK),
+        degraded=words,
+    )
+
+
+class LagTimes:
+    """Measures since when a worker has served one generation that is not the newest.
+
+    Between two observations a worker that still serves the same generation made no
+    progress; one that serves another did, and its time starts again.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[int, tuple[int, int]] = {}
+        """Process id -> generation, when it was first seen lagging."""
+
+    def lagging_ns(
+        self, generations: Mapping[int, int], published: int, *, now_ns: int
+    ) -> Mapping[int, int]:
+        """Return the time of each process; ``generations``: by process id."""
+        known = self._since
+        self._since = {
+            pid: known[pid]
+            if pid in known and known[pid][0] == generation
+            else (generation, now_ns)
+            for pid, generation in generations.items()
+            if generation != published
+        }
+        return {pid: now_ns - since for pid, (_, since) in self._since.items()}
+
+
+def with_pools(
+    health: Health, pools: Mapping[str, PoolHealth | None], *, expected: int
+) -> Health:
+    """Add the problems of the pools of this pod, None = not reported yet."""
+    silent = tuple(
+        f"{name} has not reported" for name, pool in pools.items() if pool is None
+    )
+    wrong = tuple(
+        f"{name}: {reason}"
+        for name, pool in pools.items()
+        for reason in (pool.reasons if pool else ())
+    )
+    unready = health.unready if expected else (*health.unready, *silent)
+    return replace(
+        health, unready=unready, degraded=(*health.degraded, *silent, *wrong)
+    )
+
+
+def generation_served(workers: Sequence[WorkerFacts]) -> int:
+    """Return the lowest generation that the workers serve, 0 without workers."""
+    return min((worker.generation for worker in workers), default=0)

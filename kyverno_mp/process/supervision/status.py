@@ -1,0 +1,46 @@
+"""Report the supervisor's state to the health process through one small file.
+
+Room: process. Takes: states from supervisor.py. Gives: SupervisorStatus, written
+to a file and read from it. Next: process/supervision/readiness.py.
+May touch: ``supervisor_status.json`` in the runtime folder.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+
+class ProcessState(msgspec.Struct, frozen=True):
+    """One watched process. ``pid`` 0: not running, waiting for its next start."""
+
+    name: str
+    pid: int
+    restarts: int = 0
+    crash_loop: bool = False
+
+
+class SupervisorStatus(msgspec.Struct, frozen=True):
+    """The supervisor's view of all processes."""
+
+    pid: int
+    draining: bool = False
+    processes: tuple[ProcessState, ...] = ()
+
+
+_NAME = "supervisor_status.json"
+_DECODER = msgspec.json.Decoder(SupervisorStatus)
+
+
+def write_supervisor_status(directory: Path, supervisor: SupervisorStatus) -> None:
+    """Replace the file atomically; a reader never sees a partial file."""
+    temporary = directory / (_NAME + ".new")
+    temporary.write_bytes(msgspec.json.encode(supervisor))
+    temporary.replace(directory / _NAME)
+
+
+def read_supervisor_status(directory: Path) -> SupervisorStatus | None:
+    """Return the last status, None if there is none yet."""
+    try:
+        return _DECODER.decode((directory / _NAME).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,287 @@
+"""Start the pod's processes, restart those that die, and drain them on SIGTERM.
+
+Room: process. Takes: Roles from process/roles/table.py. Gives: an exit code;
+supervisor_status.json.
+Next: the operating system. May touch: fork, signals, waitpid, the monotonic clock.
+
+Signals are blocked and fetched with sigtimedwait: no handler ever runs between two
+lines, and process 1 receives blocked signals that Linux would otherwise drop. Children
+are forked, not executed: the supervisor imports everything once and freezes it, so they
+share those pages and a restart takes milliseconds. It runs no threads, for a safe fork.
+"""
+
+import gc
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from kyverno_mp.leader.control import shutdown
+from kyverno_mp.process.supervision.backoff import Backoff
+from kyverno_mp.process.supervision.parent_death import (
+    adopt_orphans,
+    children_of,
+    die_with_parent,
+)
+from kyverno_mp.process.supervision.status import (
+    ProcessState,
+    SupervisorStatus,
+    write_supervisor_status,
+)
+from kyverno_mp.queues.signals import SignalWait
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.log import fields, set_up
+
+_log = logging.getLogger(__name__)
+_WATCHED: Final = frozenset(
+    {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
+)
+_TICK_S: Final = 0.25
+_DRAIN_MARGIN_S: Final = 3.0
+"""The arbiter stops its workers itself at the drain timeout and needs time for that."""
+_STOP_S: Final = 5.0
+_INTERNAL_ERROR_EXIT: Final = 70
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A process to keep alive. ``run`` runs in the child and returns its exit code.
+
+    ``drains``: the role is stopped first and may use the drain timeout. ``reloads``:
+    the supervisor forwards SIGHUP to it. ``deregisters``: the supervisor asks it to
+    deregister before any role stops (leader/control/shutdown.py).
+    """
+
+    name: str
+    run: Callable[[], None]
+    drains: bool = False
+    reloads: bool = False
+    deregisters: bool = False
+
+
+@dataclass(slots=True)
+class _Child:
+    role: Role
+    backoff: Backoff
+    pid: int = 0
+    start_at: float = 0.0
+    restarts: int = 0
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """The state of the supervising process."""
+
+    settings: Settings
+    runtime_dir: Path
+    roles: Sequence[Role]
+    before_drain: Callable[[], None]
+    """Called once when accepting must stop; closes our listening socket."""
+    on_tick: Callable[[], None]
+    """Called a few times a second, between signals."""
+    _children: list[_Child] = field(default_factory=list)
+    _draining: bool = False
+    _status: SupervisorStatus | None = None
+    _signals: SignalWait | None = None
+
+    def run(self) -> int:
+        """Supervise until SIGTERM or SIGINT, then drain; return the exit code 0."""
+        # Children inherit the mask: a signal to a starting child is handled later.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED | {shutdown.SIGNAL})
+        adopt_orphans()
+        gc.collect()
+        gc.freeze()
+        self._children = [_Child(role, self._backoff()) for role in self.roles]
+        while True:
+            self._start_due()
+            self._publish()
+            number = self._wait(_TICK_S)
+            if number in (signal.SIGTERM, signal.SIGINT):
+                break
+            if number == signal.SIGHUP:
+                self._reload()
+            self._reap()
+            self.on_tick()
+        self._drain()
+        return 0
+
+    def _backoff(self) -> Backoff:
+        settings = self.settings
+        return Backoff(
+            least_s=settings.restart_delay_s_min,
+            most_s=settings.restart_delay_s_max,
+            window_s=settings.crash_loop_window_s,
+            loop_deaths=settings.crash_loop_deaths,
+        )
+
+    def _wait(self, most_s: float) -> int:
+        """Return the next signal, 0 when a start is due or the time has passed."""
+        now = time.monotonic()
+        due = [c.start_at - now for c in self._children if not c.pid]
+        return self._signal_within(max(0.0, min([most_s, *due])))
+
+    def _signal_within(self, seconds: float) -> int:
+        """Return the next signal, 0 when the time has passed."""
+        if self._signals is None:
+            self._signals = SignalWait()
+        return self._signals.wait(_WATCHED, seconds)
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for child in self._children:
+            if not child.pid and child.start_at <= now:
+                child.pid = _fork(child.role, self.settings)
+                _log.info(
+                    "started", extra=fields(process=child.role.name, child=child.pid)
+                )
+
+    def _reap(self) -> None:
+        """Reap every dead child, including adopted orphans."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = next((c for c in self._children if c.pid == pid), None)
+            if child is not None:
+                self._note_death(child, os.waitstatus_to_exitcode(status))
+
+    def _note_death(self, child: _Child, code: int) -> None:
+        child.pid = 0
+        if self._draining:
+            return
+        now = time.monotonic()
+        pause = child.backoff.died(now)
+        child.start_at = now + pause
+        child.restarts += 1
+        _log.error(
+            "process died",
+            extra=fields(
+                process=child.role.name,
+                exit=code,
+                restart_in_s=round(pause, 3),
+                crash_loop=child.backoff.looping(now),
+            ),
+        )
+
+    def _reload(self) -> None:
+        _log.info("reload")
+        for child in self._children:
+            if child.pid and child.role.reloads:
+                os.kill(child.pid, signal.SIGHUP)
+
+    def _publish(self) -> None:
+        now = time.monotonic()
+        supervisor = SupervisorStatus(
+            pid=os.getpid(),
+            draining=self._draining,
+            processes=tuple(
+                ProcessState(c.role.name, c.pid, c.restarts, c.backoff.looping(now))
+                for c in self._children
+            ),
+        )
+        if supervisor != self._status:
+            write_supervisor_status(self.runtime_dir, supervisor)
+            self._status = supervisor
+
+    def _drain(self) -> None:
+        """Deregister, stop the draining roles, then the others, then kill the rest."""
+        settings = self.settings
+        self._draining = True
+        self._publish()
+        _log.info("draining", extra=fields(timeout_s=settings.drain_timeout_s))
+        self._deregister(settings.drain_delay_s)
+        self.before_drain()
+        first = [c for c in self._children if c.role.drains]
+        self._end(first, settings.drain_timeout_s + _DRAIN_MARGIN_S)
+        self._end([c for c in self._children if not c.role.drains], _STOP_S)
+        for pid in children_of(os.getpid()):
+            _kill(pid, signal.SIGKILL)
+        self._reap()
+        _log.info("stopped")
+
+    def _deregister(self, delay_s: float) -> None:
+        """Wait for the drain delay, and longer while a role still deregisters.
+
+        A second SIGTERM or SIGINT stops the wait.
+        """
+        asked = [c for c in self._children if c.role.deregisters and c.pid]
+        for child in asked:
+            _kill(child.pid, shutdown.SIGNAL)
+        started = time.monotonic()
+        while (passed := time.monotonic() - started) < max(delay_s, shutdown.TIMEOUT_S):
+            busy = any(
+                child.pid and not shutdown.is_marked(self.runtime_dir, child.role.name)
+                for child in asked
+            )
+            if passed >= delay_s and not busy:
+                return
+            number = self._signal_within(_TICK_S)
+            self._reap()
+            if number in (signal.SIGTERM, signal.SIGINT):
+                return
+
+    def _end(self, children: Sequence[_Child], within_s: float) -> None:
+        for child in children:
+            if child.pid:
+                _kill(child.pid, signal.SIGTERM)
+        self._await_end(children, within_s)
+        for child in children:
+            if child.pid:
+                _log.error("killed", extra=fields(process=child.role.name))
+                _kill(child.pid, signal.SIGKILL)
+        self._await_end(children, 1.0)
+
+    def _await_end(self, children: Sequence[_Child], within_s: float) -> None:
+        """Wait until all children are gone.
+
+        A second SIGTERM or SIGINT stops the wait.
+        """
+        deadline = time.monotonic() + within_s
+        while (left := deadline - time.monotonic()) > 0:
+            self._reap()
+            if not any(c.pid for c in children):
+                return
+            number = self._signal_within(min(left, _TICK_S))
+            if number in (signal.SIGTERM, signal.SIGINT):
+                return
+
+
+def _kill(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _fork(role: Role, settings: Settings) -> int:
+    """Start ``role`` in a child and return its id."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = _INTERNAL_ERROR_EXIT
+    try:
+        set_up(role.name, settings.log_level, settings.log_format)
+        die_with_parent(parent, signal.SIGTERM)
+        for number in _WATCHED | {signal.SIGCONT}:
+            signal.signal(number, signal.SIG_DFL)
+        # A terminal sends Ctrl-C to every process; the supervisor alone stops them, in
+        # order, so that accepted reviews are answered.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        unblocked = _WATCHED if role.deregisters else _WATCHED | {shutdown.SIGNAL}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)
+        role.run()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 - the child must never return to the caller
+        _log.exception("process failed", extra=fields(process=role.name))
+    finally:
+        os._exit(code)

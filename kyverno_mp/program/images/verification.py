@@ -1,0 +1,161 @@
+"""Apply the verifyImages rules of a policy to one object.
+
+Room: program. Takes: RequestContext, linked rules, the ImageState of the object. Gives:
+a PolicyResponse; the state has the object with digests and the annotation.
+Next: cli/apply/evaluate, program/plans/mutation_plan.
+May touch: registries through program/ports.py.
+Source: docs/behaviour/images 2.1, 2.3; docs/behaviour/engine 0.4, 8.3.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NoReturn, TypeAlias
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DependencyError,
+    Preempted,
+    without_frames,
+)
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
+from kyverno_mp.program import result
+from kyverno_mp.program.action import ENFORCE, response_action
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
+from kyverno_mp.program.request import copy_of
+from kyverno_mp.program.result import PolicyResponse, not_evaluated
+from kyverno_mp.program.rule_gate import matches_at_own_cost
+
+ImagePolicy: TypeAlias = tuple[PolicyIR, Sequence[LinkedImageRule]]
+
+
+class UnreadImages:
+    """The images of a review in which no registry is read any more."""
+
+    def __init__(self, error: DependencyError) -> None:
+        self._error = error
+
+    def digest(self, *_asked: object) -> NoReturn:
+        """Read nothing. Raises: DependencyError."""
+        # A new one: each raise adds to the traceback of its error.
+        raise type(self._error)(self._error.code, self._error.message)
+
+    verify = digest
+    statements = digest
+
+    def at_once(self, *_parts: object) -> None:
+        """Ask nothing ahead."""
+
+
+def link_image_rules(compiled: CompiledPolicy) -> list[LinkedImageRule]:
+    """Link all verifyImages rules of a policy that this version evaluates."""
+    return [
+        LinkedImageRule(compiled.policy, rule)
+        for rule in compiled.rules
+        if rule.verify_images is not None
+    ]
+
+
+def verify_policy(
+    policy: PolicyIR,
+    rules: Sequence[LinkedImageRule],
+    context: RequestContext,
+    state: ImageState,
+) -> PolicyResponse:
+    """Run the rules of one policy; each changes the object that the previous one left.
+
+    All of them verify the images of the object as it was before the first rule.
+
+    Raises: DependencyError (deadline).
+    """
+    response = PolicyResponse(policy)
+    if context.request.operation == "DELETE":
+        # What is deleted has no images to run.
+        return response
+    request, runtime = copy_of(context.request), context.runtime
+    response.action = response_action(
+        policy, policy.rule_actions, request.namespace, request.namespace_labels
+    )
+    state.audits = response.action != ENFORCE
+    state.given = state.resource
+    for rule in rules:
+        request.object = state.resource
+        try:
+            if not matches_at_own_cost(rule.matches, policy, request, runtime):
+                continue
+            if runtime.policy is policy:
+                runtime.begin_rule()
+            else:
+                runtime.begin_policy(policy, is_tenant=bool(policy.namespace))
+            scope = context.rule_scope(rule.ir.name, policy_namespace=policy.namespace)
+            if state.resource is not context.request.object:
+                scope.set_object(state.resource)
+            found = rule.run(request, scope, state)
+        except BudgetExceeded as error:
+            found = [not_evaluated(rule.ir, error)]
+        response.results += found
+        if policy.apply_rules == "One" and any(
+            one.status in (result.PASS, result.FAIL) for one in found
+        ):
+            break
+    response.patched_object = state.resource
+    return response
+
+
+def leave_out(
+    policies: Sequence[ImagePolicy], context: RequestContext, state: ImageState
+) -> None:
+    """Drop what others have recorded about changed images of policies that do not run.
+
+    Raises: InputError if these images are not known.
+    """
+    request, runtime = context.request, context.runtime
+    if request.operation == "DELETE":
+        return
+    state.given = state.resource
+    for policy, rules in policies:
+        runtime.begin_policy(None, is_tenant=False)
+        action = response_action(
+            policy, policy.rule_actions, request.namespace, request.namespace_labels
+        )
+        state.audits = action != ENFORCE
+        for rule in rules:
+            if matches_at_own_cost(rule.matches, policy, request, runtime):
+                rule.leave_out(request, context.rule_scope(rule.ir.name), state)
+
+
+def verify_request(
+    policies: Sequence[ImagePolicy],
+    context: RequestContext,
+    state: ImageState,
+    left_out: list[tuple[PolicyIR, Exception]],
+) -> list[PolicyResponse]:
+    """Apply the policies of one admission request in order; return the responses.
+
+    A policy with failurePolicy Ignore that raises changes nothing and is added to
+    ``left_out``. Raises the error of any other policy, and: DeadlinePassed, Preempted.
+    """
+    responses: list[PolicyResponse] = []
+    runtime = context.runtime
+    for policy, rules in policies:
+        before = replace(
+            state, enforced=dict(state.enforced), audited=dict(state.audited)
+        )
+        try:
+            # The time that the previous policy has used is not this one's.
+            runtime.begin_policy(None, is_tenant=False)
+            runtime.check_clock()
+            response = verify_policy(policy, rules, context, state)
+        except Exception as error:
+            late = 0 < runtime.review_deadline_ns < runtime.monotonic_ns()
+            if policy.failure_policy == "Fail" or late or isinstance(error, Preempted):
+                raise
+            left_out.append((policy, without_frames(error)))
+            state.restore(before)
+            # SAFETY: an annotation that came with the object does not stay.
+            state.resource = annotated(state.resource, state.outcomes)
+            continue
+        if response.results:
+            responses.append(response)
+    return responses

@@ -1,0 +1,358 @@
+"""Run the rules of many policies on one request, and return shared responses.
+
+Room: program. Takes: policies with their rules of one action. Gives: Batch, which
+creates an Evaluation for each request, which returns the PolicyResponses. Next:
+program/plans/plan.py. May touch: the cluster data only through the engine's ports.
+Answer first, explain later: the fast programs decide; messages are made only for
+results that are neither pass nor skip.
+Source: docs/behaviour/engine 0.4, 0.5, 6.9.
+
+Failures are isolated: a rule that cannot be evaluated becomes an error of its policy,
+and the verdicts of the others remain valid, including those reached before the
+deadline.
+
+PERF: nearly all requests have one of a few outcomes, so responses are made once for
+each outcome and shared; refusals too, if the message depends only on the place of the
+failure. Equal match blocks and preconditions on the operation alone are evaluated once
+per request. 17 policies cost 20 us less that way, and 40 us less when five of them
+refuse.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    InputError,
+    Preempted,
+    without_frames,
+)
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import (
+    EXPLAIN,
+    FAILED,
+    NONE,
+    PASSED,
+    SKIPPED,
+    UNMATCHED,
+    shortened,
+)
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.plans.batch_layout import BatchPolicy, Chosen, Step, lay_out
+from kyverno_mp.program.plans.batch_outcomes import Outcomes, Partial, completed
+from kyverno_mp.program.recall.verdicts import CachedVerdict
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import PolicyResponse, RuleResult, not_evaluated
+from kyverno_mp.program.rule import LinkedRule, evaluated_object
+from kyverno_mp.program.rule_gate import matches_at_own_cost
+
+_RULES_BETWEEN_CLOCK_CHECKS: Final = 8
+
+
+class Evaluation:
+    """The evaluation of one request by a batch, with its results so far.
+
+    One thread runs it; other threads may read the results so far.
+    """
+
+    __slots__ = (
+        "_batch",
+        "characters_left",
+        "codes",
+        "context",
+        "early",
+        "engine",
+        "left_out",
+        "matched",
+        "matches",
+        "messages",
+        "request",
+        "shared",
+        "target",
+    )
+
+    def __init__(
+        self, batch: "Batch", engine: Engine, request: Request, context: RequestContext
+    ) -> None:
+        self._batch = batch
+        self.engine = engine
+        self.request = request
+        self.context = context
+        self.target = evaluated_object(request)
+        self.codes = bytearray()
+        self.messages: list[str] = []
+        """The messages of ``LinkedRule.located``, in the order of the codes FAILED."""
+        self.shared: list[bool | None] = [None] * batch.layout.shared_count
+        self.early: dict[int, list[RuleResult]] = {}
+        """Results of the rules that need messages, by the index of the rule's code."""
+        self.matches: Callable[[Request], bool] | None = None
+        """The last match test, because many rules share one; ``matched``: its
+        result."""
+        self.matched = False
+        self.left_out: list[tuple[PolicyIR, Exception]] = []
+        """Reasons why rules could not be evaluated, with the policies of these
+        rules."""
+        self.characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
+
+    def run(self, *, pure_only: bool = False) -> None:
+        """Evaluate all policies, or only those that make no external calls.
+
+        Raises: Preempted; the request may then be evaluated again from the start.
+        """
+        layout = self._batch.layout
+        if layout.recall is None or pure_only:
+            self._run(layout.pure if pure_only else layout.portions)
+            return
+        key = layout.recall.key(self.request, self.target)
+        known = None if key is None else self.engine.verdicts.find(key)
+        if key is not None:
+            layout.recall.count(known)
+        if known is not None:
+            # SAFETY: messages before codes, see so_far.
+            self.messages += known.messages
+            self.codes += known.codes
+        elif not self._run(layout.recalled):
+            return
+        elif key is not None and not (self.early or self.left_out):
+            verdict = CachedVerdict(bytes(self.codes), tuple(self.messages))
+            self.engine.verdicts.keep(key, verdict)
+        self._run(layout.others)
+
+    def _run(self, portions: list[list[BatchPolicy]]) -> bool:
+        """Evaluate these policies; False if the deadline passed."""
+        check_clock = self.context.runtime.check_clock
+        for portion in portions:
+            try:
+                check_clock()
+            except DeadlinePassed as error:
+                self._stop(error)
+                return False
+            except BudgetExceeded:
+                # Reset by namespaced policies; a policy of the same namespace
+                # sets it again.
+                pass
+            for policy in portion:
+                if policy.only_one:
+                    _evaluate_until_one(policy, self)
+                else:
+                    _evaluate(policy, self)
+        return True
+
+    def responses(self) -> Sequence[PolicyResponse]:
+        """Return the responses of the policies, in policy order, after ``run``.
+
+        A tuple is shared by all requests with that outcome, and each response in a list
+        may be shared too: treat them as read-only.
+        """
+        codes, outcomes = bytes(self.codes), self._batch.outcomes
+        if EXPLAIN not in codes:
+            return outcomes.shared_responses(codes, tuple(self.messages))
+        known = outcomes.known(codes, tuple(self.messages))
+        return [
+            completed(item, self.early) if isinstance(item, Partial) else item
+            for item in known
+        ]
+
+    def so_far(self, error: Exception) -> Sequence[PolicyResponse]:
+        """Return the results so far while another thread still runs; never waits.
+
+        Rules that were not evaluated have ``error`` as their result.
+        """
+        # SAFETY: copy first; the other thread only appends, and appends the messages of
+        # a rule before its code.
+        other = Evaluation(self._batch, self.engine, self.request, self.context)
+        other.codes = bytearray(self.codes)
+        other.messages = list(self.messages)[: other.codes.count(FAILED)]
+        other.early = dict(self.early)
+        other.left_out = list(self.left_out)
+        other._stop(error)
+        self.left_out = other.left_out
+        return other.responses()
+
+    def match(self, matches: Callable[[Request], bool], rule: LinkedRule) -> bool:
+        """Return whether the rule matches; the steps are charged to its own policy."""
+        runtime = self.context.runtime
+        return matches_at_own_cost(matches, rule.policy, self.request, runtime)
+
+    def fail(self, rule: LinkedRule, error: Exception) -> int:
+        """Record an error for a rule that could not be evaluated; return its code."""
+        if isinstance(error, Preempted):
+            raise error
+        if not any(policy is rule.policy for policy, _ in self.left_out):
+            self.left_out.append((rule.policy, without_frames(error)))
+        self.early[len(self.codes)] = [not_evaluated(rule.ir, error)]
+        return EXPLAIN
+
+    def _stop(self, error: Exception) -> None:
+        """Record the error for every rule without a code, if the rule matches."""
+        evaluated = len(self.codes)
+        for policy in self._batch.layout.policies:
+            for place, step in enumerate(policy.steps, policy.start):
+                if place < evaluated:
+                    continue
+                self.codes.append(
+                    self.fail(step.rule, error) if self._may_match(step) else UNMATCHED
+                )
+
+    def _may_match(self, step: Step) -> bool:
+        """Return whether the rule matches, as far as that can still be computed.
+
+        SAFETY: after the deadline a costly test fails, and its result is unknown; this
+        error must not discard the verdicts that were reached.
+        """
+        try:
+            return step.matches(self.request)
+        except (InputError, DeadlinePassed, Preempted):
+            return True
+
+
+class Batch:
+    """Policies with their rules of one action, prepared for evaluation.
+
+    Not for requests with ``rule_variables``, whose rules may disagree on the operation.
+    """
+
+    __slots__ = ("layout", "outcomes")
+
+    def __init__(self, chosen: Chosen) -> None:
+        self.layout = lay_out(chosen)
+        self.outcomes = Outcomes(self.layout.policies)
+
+    def __bool__(self) -> bool:
+        return bool(self.layout.policies)
+
+    def open(
+        self,
+        engine: Engine,
+        request: Request,
+        deadline_ns: int,
+        pace: Pace | None = None,
+    ) -> Evaluation:
+        """Start to evaluate a request."""
+        return Evaluation(
+            self, engine, request, engine.open(request, deadline_ns, pace)
+        )
+
+    def run(self, engine: Engine, request: Request) -> Sequence[PolicyResponse]:
+        """Evaluate without a deadline.
+
+        Raises the reason why a rule was not evaluated, unless it spent its budget: that
+        is an error of the rule.
+        """
+        evaluation = self.open(engine, request, 0)
+        evaluation.run()
+        for _, error in evaluation.left_out:
+            if not isinstance(error, BudgetExceeded):
+                raise error
+        return evaluation.responses()
+
+
+def _evaluate(policy: BatchPolicy, run: Evaluation) -> None:
+    """Append a code for each rule."""
+    request, target, codes = run.request, run.target, run.codes
+    first = True
+    size, is_long = request.size, len(policy.steps) > _RULES_BETWEEN_CLOCK_CHECKS
+    for matches, bare, light_to, shared, rule in policy.steps:
+        try:
+            if is_long and not len(codes) % _RULES_BETWEEN_CLOCK_CHECKS:
+                run.context.runtime.check_clock()
+            if matches is not run.matches:
+                run.matched = run.match(matches, rule)
+                run.matches = matches
+            if not run.matched:
+                codes.append(UNMATCHED)
+                continue
+            if bare is None or size > light_to:
+                code = _code(rule, shared, run, first=first)
+            elif target is None:
+                code = NONE
+            else:
+                code = PASSED if bare(target) else _failed(rule, run)
+            if code == EXPLAIN:
+                _explain(rule, run, first=first)
+        except Exception as error:  # noqa: BLE001 - failures are isolated per rule
+            code = run.fail(rule, error)
+        codes.append(code)
+        first = False
+
+
+def _evaluate_until_one(policy: BatchPolicy, run: Evaluation) -> None:
+    """Append a code for each rule; stop at the first pass or fail."""
+    request, target = run.request, run.target
+    first = True
+    decided = False
+    for matches, bare, light_to, shared, rule in policy.steps:
+        code = UNMATCHED
+        try:
+            if not decided and run.match(matches, rule):
+                if bare is None or request.size > light_to:
+                    code = _code(rule, shared, run, first=first)
+                elif target is None:
+                    code = NONE
+                else:
+                    code = PASSED if bare(target) else _failed(rule, run)
+                decided = code in (PASSED, FAILED)
+                if code == EXPLAIN:
+                    found = _explain(rule, run, first=first)
+                    decided = any(r.status in (result.PASS, result.FAIL) for r in found)
+                first = False
+        except Exception as error:  # noqa: BLE001 - failures are isolated per rule
+            code = run.fail(rule, error)
+            # This rule might have decided.
+            decided = True
+        run.codes.append(code)
+
+
+def _explain(rule: LinkedRule, run: Evaluation, *, first: bool) -> list[RuleResult]:
+    """Make the messages of a rule, and store them at the index of its code.
+
+    Now, not after all rules were evaluated, because the deadline may have passed by
+    then.
+    """
+    scope = run.engine.scope(rule, run.context, first=first)
+    found = run.early[len(run.codes)] = rule.explain(run.request, scope)
+    for each in found:
+        run.characters_left -= len(each.message)
+        if run.characters_left < 0:
+            each.message = shortened(each.message)
+    return found
+
+
+def _failed(rule: LinkedRule, run: Evaluation) -> int:
+    """Evaluate a rule whose bare test failed."""
+    text = rule.located(run.request, run.target)
+    if text is None:
+        return EXPLAIN
+    run.messages.append(text)
+    return FAILED
+
+
+def _code(rule: LinkedRule, shared: int, run: Evaluation, *, first: bool) -> int:
+    """Evaluate a rule that is not a bare pattern."""
+    if rule.plain is not None:
+        runtime = run.context.runtime
+        if runtime.policy is not rule.policy:
+            runtime.begin_policy(rule.policy, is_tenant=bool(rule.policy.namespace))
+        else:
+            runtime.begin_rule()
+        return rule.plain(run.context)
+    if shared < 0:
+        scope = run.engine.scope(rule, run.context, first=first)
+        return rule.fast(run.request, scope)
+    holds = run.shared[shared]
+    if holds is False:
+        return SKIPPED
+    scope = run.engine.scope(rule, run.context, first=first)
+    if holds is None:
+        try:
+            holds = run.shared[shared] = rule.preconditions_hold(scope)
+        except InputError:
+            return EXPLAIN
+        if not holds:
+            return SKIPPED
+    return rule.fast_within(run.request, scope, run.target)

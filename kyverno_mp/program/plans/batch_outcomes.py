@@ -1,0 +1,112 @@
+"""Make the responses of a batch, once for each outcome.
+
+Room: program. Takes: the codes of all rules, and the messages of those that failed.
+Gives: Outcomes, whose responses requests share. Next: program/plans/batch.py.
+May touch: nothing outside its arguments. Source: docs/behaviour/engine 0.5.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.limits import OUTCOME_MEMO_ENTRIES_MAX
+from kyverno_mp.program.bodies.outcome import (
+    EXPLAIN,
+    FAILED,
+    PASSED,
+    SKIPPED,
+    UNMATCHED,
+)
+from kyverno_mp.program.plans.batch_layout import BatchPolicy
+from kyverno_mp.program.result import PolicyResponse, RuleResult
+
+_Key = tuple[bytes, tuple[str, ...]]
+"""All codes of a run, and the messages of the bare patterns that failed."""
+
+
+class Partial(NamedTuple):
+    """A policy with rules that need messages: the numbers index their codes."""
+
+    policy: PolicyIR
+    action: str
+    passed: tuple[str, ...]
+    skipped: tuple[str, ...]
+    rules: tuple[int | RuleResult, ...]
+
+
+class Outcomes:
+    """The responses of one batch by outcome, created on first use."""
+
+    __slots__ = ("_known", "_policies")
+
+    def __init__(self, policies: Sequence[BatchPolicy]) -> None:
+        self._policies = policies
+        self._known: dict[_Key, tuple[PolicyResponse | Partial, ...]] = {}
+
+    def shared_responses(
+        self, codes: bytes, messages: tuple[str, ...]
+    ) -> tuple[PolicyResponse, ...]:
+        """Return the responses of an outcome in which no rule needs a message."""
+        return cast("tuple[PolicyResponse, ...]", self.known(codes, messages))
+
+    def known(
+        self, codes: bytes, messages: tuple[str, ...]
+    ) -> tuple[PolicyResponse | Partial, ...]:
+        """Return the responses for the codes, from the cache if possible."""
+        key = (codes, messages)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= OUTCOME_MEMO_ENTRIES_MAX:
+                self._known.clear()
+            known = self._known[key] = self._outcomes(codes, messages)
+        return known
+
+    def _outcomes(
+        self, codes: bytes, messages: tuple[str, ...]
+    ) -> tuple[PolicyResponse | Partial, ...]:
+        found: list[tuple[int, PolicyResponse | Partial]] = []
+        texts = iter(messages)
+        for policy in self._policies:
+            own = codes[policy.start : policy.start + len(policy.steps)]
+            if any(code != UNMATCHED for code in own):
+                found.append((policy.order, _outcome(policy, own, texts)))
+        found.sort(key=lambda item: item[0])
+        return tuple([item for _, item in found])
+
+
+def _outcome(
+    policy: BatchPolicy, codes: Sequence[int], messages: Iterator[str]
+) -> PolicyResponse | Partial:
+    """Return the responses for the codes; takes its messages from ``messages``."""
+    names: dict[int, list[str]] = {PASSED: [], SKIPPED: []}
+    rules: list[int | RuleResult] = []
+    for place, (step, code) in enumerate(
+        zip(policy.steps, codes, strict=True), policy.start
+    ):
+        if code in names:
+            names[code].append(step.rule.ir.name)
+        elif code == EXPLAIN:
+            rules.append(place)
+        elif code == FAILED:
+            constant = step.rule.failure
+            rules.append(
+                step.rule.failed(next(messages) if constant is None else constant)
+            )
+    passed, skipped = tuple(names[PASSED]), tuple(names[SKIPPED])
+    results = [rule for rule in rules if isinstance(rule, RuleResult)]
+    if len(results) < len(rules):
+        return Partial(policy.policy, policy.action, passed, skipped, tuple(rules))
+    return PolicyResponse(policy.policy, results, policy.action, passed, skipped)
+
+
+def completed(policy: Partial, early: Mapping[int, list[RuleResult]]) -> PolicyResponse:
+    """Return the response of a policy with a rule that needed a message."""
+    results: list[RuleResult] = []
+    for rule in policy.rules:
+        if isinstance(rule, RuleResult):
+            results.append(rule)
+        else:
+            results += early[rule]
+    return PolicyResponse(
+        policy.policy, results, policy.action, policy.passed, policy.skipped
+    )

@@ -1,0 +1,336 @@
+"""Change the object of one admission request by mutate and verifyImages rules.
+
+Room: program. Takes: the policies that program/plans/planner.py selected. Gives:
+MutationPlan, run by the webhook. Next: program/mutation.py,
+program/images/verification.py.
+May touch: registries through program/ports.py.
+Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.1.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TypeAlias
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    InputError,
+    Preempted,
+    RegistryUnavailable,
+)
+from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
+from kyverno_mp.expr.scope import Pace
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.images.earlier import recorded_before
+from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
+from kyverno_mp.program.images.verification import (
+    ImagePolicy,
+    UnreadImages,
+    leave_out,
+    verify_request,
+)
+from kyverno_mp.program.matching.candidates import RuleSource
+from kyverno_mp.program.matching.rule_ref import PolicyCandidates
+from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.program.mutation import (
+    MutatingPolicy,
+    Mutations,
+    Resource,
+    answer_patch,
+    is_standard,
+    mutate_request,
+)
+from kyverno_mp.program.plans.planner import SLOW, Picked, PlannerOf
+from kyverno_mp.program.ports import ReviewedImages
+from kyverno_mp.program.recall.mutations import (
+    MutationCache,
+    MutationKey,
+    MutationRecall,
+    recall_of,
+)
+from kyverno_mp.program.recall.namespace_reads import reads_namespace
+from kyverno_mp.program.request import Request, copy_of
+
+Changing: TypeAlias = LinkedMutation | LinkedImageRule | None
+"""A rule as the mutating webhook runs it; None: it does not run there."""
+
+
+def link_mutation(policy: PolicyIR, rule: RuleIR) -> Changing:
+    """Link one rule; rule sources call it when a rule is first needed."""
+    if rule.verify_images is not None:
+        return LinkedImageRule(policy, rule)
+    return LinkedMutation(policy, rule) if rule.rule_type == "mutate" else None
+
+
+_NO_REGISTRY = RegistryUnavailable("registry.none", "registries are not read here")
+_TOO_LATE: DependencyError = DeadlinePassed(
+    "images.deadline", "the image was not verified in time"
+)
+
+
+class _Prepared:
+    """The part that is the same for every request with these candidates."""
+
+    __slots__ = (
+        "_is_recall_linked",
+        "_recall",
+        "asking",
+        "cache",
+        "calls",
+        "earlier",
+        "fails",
+        "images",
+        "policies",
+        "reads_namespace",
+        "reads_registry",
+    )
+
+    def __init__(
+        self,
+        policies: list[MutatingPolicy],
+        images: list[ImagePolicy],
+        cache: MutationCache,
+        earlier: list[ImagePolicy],
+    ) -> None:
+        self.policies = policies
+        self.images = images
+        self.cache = cache
+        self.earlier = earlier
+        """Those of other paths that may have recorded outcomes before."""
+        everything: list[tuple[PolicyIR, Sequence[LinkedMutation | LinkedImageRule]]]
+        everything = [*self.policies, *self.images]
+        self.fails = any(p.failure_policy == "Fail" for p, _ in everything)
+        effects = 0
+        for _, listed in everything:
+            for rule in listed:
+                effects |= rule.ir.effects
+        self.calls = bool(effects & SLOW)
+        self.reads_registry = bool(effects & EFFECT_REGISTRY)
+        self.asking = frozenset(
+            number
+            for number, (_, rules) in enumerate(self.policies)
+            if any(rule.ir.effects & SLOW for rule in rules)
+        )
+        """Indexes of the policies that may make an external call."""
+        self.reads_namespace = any(
+            reads_namespace(policy, rule.ir)
+            for policy, listed in (*everything, *earlier)
+            for rule in listed
+        )
+        self._recall: MutationRecall | None = None
+        self._is_recall_linked = bool(images) or not policies
+
+    def recall(self, request: Request) -> MutationRecall | None:
+        """Return the recall of the rules, linked with the first object."""
+        if not self._is_recall_linked:
+            self._recall = recall_of(self.policies, request.object)
+            self._is_recall_linked = True
+        return self._recall
+
+
+class MutationPlan:
+    """The policies that may mutate one request, selected and not yet run."""
+
+    __slots__ = (
+        "_begun",
+        "_engine",
+        "_prepared",
+        "_request",
+        "fails",
+        "needs_io",
+        "reads_namespace",
+        "reads_registry",
+    )
+
+    def __init__(self, engine: Engine, request: Request, prepared: _Prepared) -> None:
+        self._engine = engine
+        self._request = request
+        self._prepared = prepared
+        self._begun: Mutations | None = None
+        self.fails = prepared.fails
+        self.needs_io = prepared.calls
+        self.reads_namespace = prepared.reads_namespace
+        self.reads_registry = prepared.reads_registry
+
+    def run(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
+        """Apply the policies in order.
+
+        Raises the error of a policy with failurePolicy Fail, and DeadlinePassed at the
+        deadline; other policies that raise are dropped, and the rest is applied. Raises
+        also: Preempted.
+        """
+        context = self._engine.open(self._request, deadline_ns, pace)
+        prepared = self._prepared
+        recall = prepared.recall(self._request)
+        key = None if recall is None else recall.key(self._request)
+        if recall is not None and key is not None:
+            known = prepared.cache.find(key)
+            recall.count(known)
+            if known is not None:
+                return known.outcome(self._request)
+        done = self._begun = Mutations([], [])
+        if prepared.policies or not prepared.images:
+            mutate_request(prepared.policies, context, done)
+        if recall is not None and key is not None:
+            self._remember(recall, key, done)
+        if prepared.images and not done.refusal:
+            begin = self._engine.cluster_data.reviewed_images
+            images = begin() if begin is not None else UnreadImages(_NO_REGISTRY)
+            self._verify(prepared.images, images, done, context)
+        return done
+
+    def _remember(
+        self, recall: MutationRecall, key: MutationKey, done: Mutations
+    ) -> None:
+        """Cache what a request got whose key came before."""
+        cache = self._prepared.cache
+        if cache.is_met(key):
+            cache.keep(key, recall.learned(key, self._request, done))
+
+    def _verify(
+        self,
+        policies: list[ImagePolicy],
+        images: ReviewedImages,
+        done: Mutations,
+        context: RequestContext,
+        left: Sequence[ImagePolicy] = (),
+    ) -> None:
+        """Verify the images of the changed object; ``done`` gets the whole patch.
+
+        ``left``: policies that are left out. Raises: as ``verify_request``,
+        BudgetExceeded for a patch that is too large.
+        """
+        resource = self._request.object if done.reached is None else done.reached[1]
+        within = self._changed_context(context, resource)
+        before = recorded_before(self._prepared.earlier, within)
+        state = ImageState(
+            images, resource, enforced=before.enforced, audited=before.audited
+        )
+        done.verified = verify_request(policies, within, state, done.left_out)
+        try:
+            leave_out(left, within, state)
+        except InputError as error:
+            # SAFETY: it is not known which images these policies are about.
+            raise DeadlinePassed("images.deadline", error.message) from error
+        # SAFETY: what no rule has written came with the object, and proves nothing.
+        state.resource = annotated(state.resource, state.outcomes)
+        if state.resource is not resource:
+            done.patch = answer_patch(context, state.resource)
+
+    def _changed_context(
+        self, context: RequestContext, resource: Resource
+    ) -> RequestContext:
+        """Return a context in which the changed object is that of the request."""
+        if resource is context.request.object:
+            return context
+        request = copy_of(self._request)
+        request.object = resource
+        if request.review_request is not None:
+            request.review_request = {**request.review_request, "object": resource}
+        return RequestContext(request, context.cluster_data, context.runtime)
+
+    def run_rest(self, deadline_ns: int, pace: Pace | None = None) -> Mutations:
+        """Skip the policy that ``run`` has reached, and those with external calls.
+
+        For a run that raised, was late or never began: its earlier results stay, and
+        the other policies are applied while time is left. Another thread may still be
+        in ``run``. If a policy has failurePolicy Fail, nothing is applied. No registry
+        is read: an image is verified only if the request does not change it.
+        """
+        done = Mutations([], [])
+        if self.fails:
+            return done
+        context = self._engine.open(self._request, deadline_ns, pace)
+        next_one, begun = 0, self._begun
+        resource = self._request.object
+        if begun is not None and begun.reached is not None:
+            at, resource, count = begun.reached
+            next_one = at + 1
+            done.responses += begun.responses[:count]
+            done.left_out += begun.left_out
+        prepared = self._prepared
+        policies = [
+            each
+            for number, each in enumerate(prepared.policies)
+            if number >= next_one and number not in prepared.asking
+        ]
+        done.reached = -1, resource, len(done.responses)
+        try:
+            mutate_request(policies, context, done)
+            if prepared.images:
+                self._verify_rest(done, context)
+        except (DeadlinePassed, Preempted):
+            del done.responses[done.reached[2] :]
+            resource = done.reached[1]
+            if prepared.images:
+                # SAFETY: an annotation that came with the object proves nothing.
+                resource = annotated(resource, {})
+            try:
+                done.patch = answer_patch(context, resource, late=True)
+            except BudgetExceeded:
+                done.responses.clear()
+        return done
+
+    def _verify_rest(self, done: Mutations, context: RequestContext) -> None:
+        rest: list[ImagePolicy] = []
+        left: list[ImagePolicy] = []
+        for policy, rules in self._prepared.images:
+            asks = any(rule.ir.effects & EFFECT_CLUSTER for rule in rules)
+            (left if asks else rest).append((policy, rules))
+        self._verify(rest, UnreadImages(_TOO_LATE), done, context, left)
+
+
+class MutationPlanner(PlannerOf[Changing, _Prepared, MutationPlan]):
+    """Creates plans of the rules that mutate admitted objects."""
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine, source: RuleSource[Changing]) -> None:
+        super().__init__(
+            engine, source, partial(_prepare, MutationCache()), MutationPlan
+        )
+
+
+def _prepare(
+    cache: MutationCache,
+    picked: Picked[Changing],
+    elsewhere: Sequence[PolicyCandidates[Changing]],
+) -> _Prepared | None:
+    policies: list[MutatingPolicy] = []
+    images: list[ImagePolicy] = []
+    for policy, linked in picked:
+        rules = [rule for rule in linked if isinstance(rule, LinkedMutation)]
+        if is_standard(rules):
+            policies.append((policy, rules))
+        verifying = [rule for rule in linked if isinstance(rule, LinkedImageRule)]
+        if verifying:
+            images.append((policy, verifying))
+    if not (policies or images):
+        return None
+    return _Prepared(policies, images, cache, _earlier(images, elsewhere))
+
+
+def _earlier(
+    images: list[ImagePolicy], elsewhere: Sequence[PolicyCandidates[Changing]]
+) -> list[ImagePolicy]:
+    """Return the policies of paths that the API server calls before this one.
+
+    It calls webhooks in the order of their names, which begin with the failure policy:
+    first Fail, then Ignore. Among fine-grained ones, any may be before the other.
+    """
+    found: list[ImagePolicy] = []
+    for candidate in elsewhere if images else ():
+        if candidate.policy.failure_policy > images[0][0].failure_policy:
+            continue
+        rules = [
+            linked
+            for ref in candidate.rules
+            if isinstance(linked := ref.linked, LinkedImageRule)
+        ]
+        if rules:
+            found.append((candidate.policy, rules))
+    return found

@@ -1,0 +1,225 @@
+"""Compute what the mutate rules of one plan read of a request.
+
+Room: program. Takes: the policies of a plan, the Shape of the object's kind. Gives:
+MutationReads, None if a rule may depend on anything else. Next:
+program/recall/mutations.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/engine 7; checked by tests/fuzz/test_mutation_recall_fuzz.py.
+
+Applies to rules that matched a CREATE without an old object and run by the linked forms
+of their patches. A rule with any construct that is unknown here is not cacheable.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from kyverno_mp.errors import InputError
+from kyverno_mp.expr.reads import Reads, ReadsUnknown
+from kyverno_mp.expr.template.leaves import Hole, Leaves
+from kyverno_mp.expr.template.nodes import Mixed, Template, Variable, Whole
+from kyverno_mp.ir.match import FilterIR
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.program.mutate.json6902 import operations_of
+from kyverno_mp.program.mutate.merge_reads import Marks, mark_additions, mark_merge
+from kyverno_mp.program.mutate.patch import LinkedPatch
+from kyverno_mp.program.mutate.row import OBJECT, path_of
+from kyverno_mp.program.mutate.rule import LinkedMutation
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_additions import Addition, link_additions
+from kyverno_mp.values.patches.merge_keys import Shape
+from kyverno_mp.values.spending import Spender
+
+_BRACE: Final = "{"
+_INDEX: Final = "elementIndex"
+_ELEMENT: Final = "element"
+_ACCOUNTS: Final = ("serviceAccountName", "serviceAccountNamespace")
+_COMPUTED: Final = frozenset({"roles", "clusterRoles"})
+_ALIKE: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
+"""Metadata that does not tell which object it is."""
+
+_RULE_STEPS: Final = 20
+_KEY_STEPS: Final = 10
+_VARIABLE_STEPS: Final = 80
+"""These include what it takes to run the patch once more (mutation_recall.py)."""
+_YAML_STEPS: Final = 2
+"""For each character, which JSON does not need."""
+_NAMES_MAX: Final = 32
+"""In a path. No object is this deep, and all that follows the marks is recursive."""
+
+Path = tuple[str, ...]
+
+
+class MutationReads(NamedTuple):
+    """``object``: of the new object; ``request``: paths into the rest of the review."""
+
+    object: Reads
+    request: tuple[Path, ...]
+
+
+def mutation_reads(
+    policies: Sequence[tuple[PolicyIR, Sequence[LinkedMutation]]],
+    shape: Shape,
+    spend: Spender,
+) -> MutationReads | None:
+    """Return what the rules read together; None also if ``spend`` does not suffice.
+
+    It runs in the event loop, without a pace.
+    """
+    marks = Marks()
+    request: dict[Path, None] = {}
+    filters: list[FilterIR] = []
+    try:
+        for policy, rules in policies:
+            if policy.match_conditions:
+                return None
+            for rule in rules:
+                if rule.is_existing:
+                    continue
+                if not rule.is_plain:
+                    return None
+                spend.charge(_RULE_STEPS)
+                filters += _filters(rule.ir)
+                found = _mark_rule(rule, shape, marks, spend)
+                request.update(dict.fromkeys(found))
+    except (ReadsUnknown, InputError):
+        return None
+    if not _matches_stay(filters, marks.written):
+        return None
+    marks.object.field("apiVersion")
+    marks.object.field("kind")
+    marks.end()
+    return MutationReads(marks.object, tuple(request))
+
+
+def _filters(rule: RuleIR) -> Iterator[FilterIR]:
+    for block in (rule.match, rule.exclude):
+        if block is not None:
+            yield from block.filters
+
+
+def _matches_stay(filters: Iterable[FilterIR], written: set[Path]) -> bool:
+    """Return whether no change makes another rule match, or another message."""
+    in_metadata = set()
+    for path in written:
+        if path[0] in ("apiVersion", "kind"):
+            return False
+        if path[0] == "metadata":
+            in_metadata.add(path[1] if len(path) > 1 else "")
+    if not in_metadata <= _ALIKE:
+        return False
+    return not any(
+        ("labels" in in_metadata and one.selector is not None)
+        or ("annotations" in in_metadata and one.annotations)
+        for one in filters
+    )
+
+
+def _mark_rule(
+    rule: LinkedMutation, shape: Shape, marks: Marks, spend: Spender
+) -> Iterator[Path]:
+    """Mark what the rule reads of the object; yield what it reads of the request."""
+    for patch, path in rule.patches:
+        if patch is None or patch.leaves is None:
+            raise ReadsUnknown(rule.ir.name)
+        _charge(patch.given, spend)
+        element = None if path is None else _mark_path(marks.object, path).each
+        yield from _mark_patch(patch, patch.leaves, shape, marks, element, spend)
+
+
+def _charge(given: Json, spend: Spender) -> None:
+    """Charge all keys and items of a merge before they are visited."""
+    waiting = [given]
+    while waiting:
+        item = waiting.pop()
+        below = item.values() if type(item) is dict else item
+        if type(item) is dict or type(item) is list:
+            spend.charge(_KEY_STEPS * len(below))
+            waiting += below
+
+
+def _mark_patch(
+    patch: LinkedPatch,
+    leaves: Leaves,
+    shape: Shape,
+    marks: Marks,
+    element: Reads | None,
+    spend: Spender,
+) -> Iterator[Path]:
+    for template in leaves.templates:
+        for variable in _variables(template):
+            spend.charge(_VARIABLE_STEPS)
+            yield from _mark_variable(variable, marks.object, element)
+    given, text = patch.given, patch.text
+    if type(given) is dict and not text:
+        mark_merge(given, shape, marks)
+    elif given is None and text:
+        texts = _texts(text, leaves)
+        mark_additions([_additions(one, spend) for one in texts], marks)
+    else:
+        raise ReadsUnknown("patches")
+
+
+def _variables(template: Template) -> Sequence[Variable]:
+    """Return the variables of a text, around which no new variable can appear."""
+    if type(template) is Whole:
+        return (template.variable,)
+    if type(template) is not Mixed:
+        raise ReadsUnknown(type(template).__name__)
+    before, after = template.texts[:-1], template.texts[1:]
+    if any(text.endswith(_BRACE) for text in before):
+        raise ReadsUnknown(template.source)
+    if any(text.startswith(_BRACE) for text in after) or "" in template.texts[1:-1]:
+        raise ReadsUnknown(template.source)
+    return template.variables
+
+
+def _mark_variable(
+    variable: Variable, target: Reads, element: Reads | None
+) -> Iterator[Path]:
+    names = path_of(variable.lookup)
+    if names is None:
+        raise ReadsUnknown(variable.lookup.text)
+    first, *path = names
+    if first == OBJECT:
+        _mark_path(target, path)
+    elif first in _ACCOUNTS:
+        yield ("userInfo", "username")
+    elif first == "request" and path and path[0] not in _COMPUTED:
+        yield tuple(path)
+    elif first in (_ELEMENT, "element0") and element is not None:
+        _mark_path(element, path)
+    elif first not in (_INDEX, "elementIndex0") or element is None:
+        raise ReadsUnknown(first)
+
+
+def _mark_path(place: Reads, path: Sequence[str]) -> Reads:
+    """Mark a path and return its end."""
+    if len(path) > _NAMES_MAX:
+        raise ReadsUnknown("a long path")
+    for name in path:
+        place = place.field(name)
+    return place
+
+
+def _additions(text: str, spend: Spender) -> Sequence[Addition]:
+    if not text.startswith("["):
+        spend.charge(_YAML_STEPS * len(text))
+    linked = link_additions(operations_of(text, spend))
+    if linked is None:
+        raise ReadsUnknown("operations")
+    return linked.all
+
+
+def _texts(text: Json, leaves: Leaves) -> list[str]:
+    """Return the text of a JSON patch; if it contains an index, for two of them."""
+    if type(text) is str:
+        return [text]
+    if type(text) is not Hole:
+        raise ReadsUnknown("text")
+    template = leaves.templates[text.number]
+    if type(template) is not Mixed:
+        raise ReadsUnknown("text")
+    for variable in template.variables:
+        # SAFETY: any other value could add an operation to the text.
+        if path_of(variable.lookup) not in (["elementIndex"], ["elementIndex0"]):
+            raise ReadsUnknown("text")
+    return [index.join(template.texts) for index in ("0", "1")]

@@ -1,0 +1,323 @@
+"""Follow the admission policies of the API server itself that are to be reported.
+
+Room: reports. Takes: a Client, the settings, what the API server serves. Gives:
+AdmissionPolicies, whose ``rules`` become part of the plan. Next:
+reports/scan/coordinator.py asks it, reports/policies/admission_rules.py evaluates its
+documents. May touch: the API server through kube; informers' threads; the log.
+Source: Kyverno pkg/controllers/report/{resource,background}/controller.go;
+docs/reports.md.
+
+KYVERNO: only policies with the label reports.kyverno.io/enabled: "true" are reported.
+"""
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.events import Reference
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
+from kyverno_mp.kube.watch import WatchScope
+from kyverno_mp.limits import REPORTS_POLICIES_BYTES_MAX
+from kyverno_mp.program.reporting import DISABLED
+from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.reports.plan import Named, ScannedRule
+from kyverno_mp.settings.settings import Settings
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+GROUP: Final = "admissionregistration.k8s.io"
+VALIDATING: Final = "ValidatingAdmissionPolicy"
+MUTATING: Final = "MutatingAdmissionPolicy"
+_ENABLED: Final = ("reports.kyverno.io/enabled", "true")
+_ANNOTATIONS: Final = "policies.kyverno.io/"
+_PLURALS: Final = {
+    VALIDATING: "validatingadmissionpolicies",
+    MUTATING: "mutatingadmissionpolicies",
+}
+_VERSIONS: Final = {VALIDATING: ("v1",), MUTATING: ("v1beta1", "v1alpha1")}
+"""The versions that can be evaluated, newest first."""
+_REFUSED: Final = re.compile(r"HTTP 403\b")
+_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
+_DIGEST_BYTES: Final = 16
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
+Served = Callable[[str, str], Resource | None]
+"""Returns the resource of an apiVersion and kind, None if it is not served."""
+
+
+class _Metadata(msgspec.Struct):
+    name: str = ""
+    uid: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class _Constraint(msgspec.Struct, rename="camel"):
+    api_groups: tuple[str, ...] = ()
+    api_versions: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
+class _Constraints(msgspec.Struct, rename="camel"):
+    resource_rules: tuple[_Constraint, ...] = ()
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    policy_name: str = ""
+    match_constraints: _Constraints | None = None
+
+
+class _Raw(msgspec.Struct):
+    metadata: _Metadata
+    spec: msgspec.Raw
+
+
+class _Document(msgspec.Struct, frozen=True):
+    """What is kept of a policy or a binding; ``raw``: what results depend on."""
+
+    name: str
+    policy: str
+    named: tuple[Named, ...]
+    raw: bytes
+    reference: Reference
+
+
+_RAW: Final = msgspec.json.Decoder(_Raw)
+_SPEC: Final = msgspec.json.Decoder(_Spec)
+
+
+_Keeps = Callable[[Mapping[str, str]], bool]
+
+
+def _is_reported(labels: Mapping[str, str]) -> bool:
+    return labels.get(_ENABLED[0]) == _ENABLED[1]
+
+
+def _is_not_disabled(labels: Mapping[str, str]) -> bool:
+    return DISABLED not in labels
+
+
+def _always(_labels: Mapping[str, str]) -> bool:
+    return True
+
+
+class _Kind:
+    """The policies of one kind, and their bindings."""
+
+    def __init__(
+        self,
+        client: Client,
+        kind: str,
+        policies: Resource,
+        bindings: Resource,
+        changed: Callable[[], None],
+    ) -> None:
+        self.kind = kind
+        self.version = policies.version
+        api_version = policies.api_version
+        # KYVERNO: bindings of mutating policies cannot be left out.
+        keeps = _is_not_disabled if kind == VALIDATING else _always
+        self.policies = Informer(
+            client,
+            WatchScope(resource=policies, label_selector="=".join(_ENABLED)),
+            lambda raw: _document(raw, api_version, kind, _is_reported),
+        )
+        self.bindings = Informer(
+            client,
+            WatchScope(resource=bindings),
+            lambda raw: _document(raw, api_version, f"{kind}Binding", keeps),
+        )
+        for informer in self.informers:
+            informer.on_change(lambda _key: changed())
+
+    @property
+    def informers(self) -> tuple[Informer[_Document], Informer[_Document]]:
+        """Both."""
+        return self.policies, self.bindings
+
+    @property
+    def is_known(self) -> bool:
+        """All were listed, or the API server does not serve them."""
+        return all(
+            one.synced or _NOT_SERVED.search(one.last_error) for one in self.informers
+        )
+
+    @property
+    def is_refused(self) -> bool:
+        """The API server does not let us list them, which may stay so."""
+        return any(
+            not one.synced and _REFUSED.search(one.last_error) for one in self.informers
+        )
+
+    def rules(self) -> list[ScannedRule]:
+        """Return the policies that may be evaluated, with their bindings."""
+        if not all(one.synced for one in self.informers):
+            return []
+        bindings = sorted(self.bindings.snapshot().values(), key=lambda one: one.name)
+        policies = sorted(self.policies.snapshot().values(), key=lambda one: one.name)
+        return [
+            _rule(self.kind, one, [b for b in bindings if b.policy == one.name])
+            for one in policies
+        ]
+
+
+class AdmissionPolicies:
+    """The policies in force; one thread asks, informers bring changes."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client = client
+        self._kinds: dict[str, _Kind] = {}
+        self._wanted = _wanted(settings)
+        self._changes = 0
+        self._read: tuple[int, frozenset[str]] | None = None
+        self._rules: tuple[ScannedRule, ...] = ()
+        self.left_out = 0
+        """Policies that are not reported, because there are too many."""
+
+    def follow(self, served: Served) -> None:
+        """Start to watch the kinds that the API server now serves."""
+        for kind in self._wanted:
+            found = _served(kind, served)
+            known = self._kinds.get(kind)
+            if known is not None and (
+                found is None or found[0].version != known.version
+            ):
+                _stop(self._kinds.pop(kind))
+                self._changed()
+                known = None
+            if known is None and found is not None:
+                made = _Kind(self._client, kind, *found, self._changed)
+                self._kinds[kind] = made
+                for informer in made.informers:
+                    informer.start()
+
+    def stop(self) -> None:
+        """End all watches."""
+        for one in self._kinds.values():
+            _stop(one)
+
+    @property
+    def informers(self) -> list[Informer[_Document]]:
+        """All of them."""
+        return [one for kind in self._kinds.values() for one in kind.informers]
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """The kinds whose policies ``rules`` lacks; rows in reports may be theirs."""
+        kinds = self._kinds.values()
+        return frozenset(one.kind for one in kinds if not one.is_known)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether some kind will probably be known soon."""
+        return any(
+            not one.is_known and not one.is_refused for one in self._kinds.values()
+        )
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether ``rules`` may return something else than before."""
+        return self._read != (self._changes, self.unknown)
+
+    def rules(self) -> tuple[ScannedRule, ...]:
+        """Return the policies as rules of the plan."""
+        # First: a change from now on makes another version. An informer that has no
+        # objects changes nothing, but makes its kind known.
+        now = (self._changes, self.unknown)
+        if self._read == now:
+            return self._rules
+        self._read = now
+        left = REPORTS_POLICIES_BYTES_MAX
+        rules: list[ScannedRule] = []
+        found = [one for kind in self._kinds.values() for one in kind.rules()]
+        for one in found:
+            left -= len(one.document)
+            if left < 0:
+                break
+            rules.append(one)
+        self.left_out = len(found) - len(rules)
+        self._rules = tuple(rules)
+        return self._rules
+
+    def _changed(self) -> None:
+        # Handlers of several informers may lose one step of each other, never all.
+        self._changes += 1
+
+
+def _stop(kind: _Kind) -> None:
+    for informer in kind.informers:
+        informer.stop()
+
+
+def _wanted(settings: Settings) -> list[str]:
+    if not settings.reports_scan:
+        return []
+    asked = {
+        VALIDATING: settings.reports_validating_admission_policies,
+        MUTATING: settings.reports_mutating_admission_policies,
+    }
+    return [kind for kind, is_on in asked.items() if is_on]
+
+
+def _served(kind: str, served: Served) -> tuple[Resource, Resource] | None:
+    for version in _VERSIONS[kind]:
+        policies = served(f"{GROUP}/{version}", kind)
+        bindings = served(f"{GROUP}/{version}", f"{kind}Binding")
+        if policies is not None and bindings is not None:
+            return policies, bindings
+    return None
+
+
+def _document(
+    raw: msgspec.Raw | bytes, api_version: str, kind: str, keeps: _Keeps
+) -> _Document | None:
+    """Keep what results depend on. ``keeps``: by the labels."""
+    found = _RAW.decode(raw)
+    metadata = found.metadata
+    if not keeps(metadata.labels or {}):
+        return None
+    annotations = {
+        key: value
+        for key, value in (metadata.annotations or {}).items()
+        if key.startswith(_ANNOTATIONS)
+    }
+    shown: Json = {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {"name": metadata.name, "annotations": annotations},
+        "spec": msgspec.json.decode(found.spec),
+    }
+    spec = _SPEC.decode(found.spec)
+    constraints = spec.match_constraints or _Constraints()
+    named = tuple(
+        Named(group, version, resource)
+        for rule in constraints.resource_rules
+        for group in rule.api_groups
+        for version in rule.api_versions
+        for resource in rule.resources
+    )
+    reference = Reference(api_version, kind, metadata.name, uid=metadata.uid)
+    content = _ENCODER.encode(shown)
+    return _Document(metadata.name, spec.policy_name, named, content, reference)
+
+
+def _rule(kind: str, policy: _Document, bindings: list[_Document]) -> ScannedRule:
+    document = b"[" + b",".join((policy.raw, *(one.raw for one in bindings))) + b"]"
+    digest = hashlib.blake2b(document, digest_size=_DIGEST_BYTES).digest()
+    return ScannedRule(
+        namespace="",
+        kinds=(),
+        digest=digest,
+        # ``namespaceObject`` is at hand everywhere.
+        reads_labels=True,
+        reads_data=False,
+        named=policy.named,
+        document=document,
+        key=key_of_names((kind, policy.name)),
+        policy=policy.reference,
+    )

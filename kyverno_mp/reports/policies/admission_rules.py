@@ -1,0 +1,248 @@
+"""Evaluate the API server's own admission policies on existing objects.
+
+Room: reports. Takes: documents as reports/policies/admission_policies.py makes them.
+Gives: AdmissionRules. Next: reports/scan/evaluator.py. May touch: the cluster data
+through program/ports.py; the log.
+Source: Kyverno pkg/admissionpolicy/{validate,mutate}.go; docs/reports.md.
+
+An object is evaluated as if an unknown user created it, as for other rules.
+"""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    Error,
+    InputError,
+    KubeNotFound,
+    KubeRefused,
+    SnapshotUnusable,
+)
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import AdmissionPolicyIR, ParamRefIR
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.ports import KindScopes, ObjectQuery, Objects
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.patches.json_equal import same
+
+if TYPE_CHECKING:
+    from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
+    from kyverno_mp.program.admission_policy.validate import LinkedValidation
+
+_log = logging.getLogger(__name__)
+_NOT_APPLIED: Final = "mutation is not applied"
+_APPLIED: Final = "mutation is successfully applied"
+
+
+@dataclass(frozen=True, slots=True)
+class _Linked:
+    ir: AdmissionPolicyIR
+    validation: "LinkedValidation | None" = None
+    mutation: "LinkedAdmissionMutation | None" = None
+    failure: Exception | None = None
+    """Why it cannot be evaluated: an internal error."""
+
+
+class AdmissionRules:
+    """The policies that a batch brings, linked once; one thread uses it."""
+
+    def __init__(self, objects: Objects | None, scopes: KindScopes | None) -> None:
+        """Both are for the parameters of bindings."""
+        self._objects = objects
+        self._scopes = scopes
+        self._linked: dict[bytes, _Linked | None] = {}
+        self._params: dict[ObjectQuery, Sequence[Json]] = {}
+
+    def begin(self, documents: Sequence[bytes]) -> None:
+        """Take the policies of a batch; those of others are forgotten.
+
+        Parameters are read once for each batch.
+        """
+        self._params.clear()
+        self._linked = {
+            one: self._linked[one] if one in self._linked else _link(one)
+            for one in documents
+        }
+
+    def results(
+        self, request: Request, resource: Resource, runtime: Runtime
+    ) -> Iterator[tuple[PolicyIR, RuleResult | Error]]:
+        """Yield the result of each policy that matches.
+
+        An error is why nothing can be said of a policy at the moment.
+        """
+        linked = [one for one in self._linked.values() if one is not None]
+        if not linked:
+            return
+        asked = creation_of(request, resource)
+        for one in linked:
+            runtime.begin_policy(one, is_tenant=False)
+            found = self._guarded(one, asked, runtime)
+            if found is not None:
+                yield one.ir.policy, found
+
+    def _guarded(
+        self, one: _Linked, request: Request, runtime: Runtime
+    ) -> RuleResult | Error | None:
+        """Evaluate a policy; what cannot be evaluated is an error, never no result.
+
+        Return a DependencyError, except for parameters, and that the time is over.
+        """
+        try:
+            if not _applies(one.ir, request):
+                return None
+            if one.failure is not None:
+                return _failed(one.ir, one.failure)
+            # The budget of the last policy is no concern of this one.
+            with contextlib.suppress(BudgetExceeded):
+                runtime.check_clock()
+            return self._result(one, request, runtime)
+        except (DeadlinePassed, KubeRefused, KubeNotFound, InputError) as error:
+            # Parameters that may not be read: other policies have results.
+            return _failed(one.ir, error)
+        except (DependencyError, SnapshotUnusable) as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            hides = hides_values(request.kind)
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "admission policy %s cannot be evaluated (%s)",
+                *(one.ir.policy.name, type(error).__name__),
+                exc_info=None if hides else error,
+            )
+            return _failed(one.ir, error)
+
+    def _result(
+        self, one: _Linked, request: Request, runtime: Runtime
+    ) -> RuleResult | None:
+        params = self._params_of(one.ir, request, runtime.deadline_ns)
+        if one.validation is not None:
+            return one.validation.evaluate(request, runtime, params)
+        assert one.mutation is not None
+        found = one.mutation.apply(request, runtime, params)
+        if found.problems and found.result is None:
+            text = "; ".join(found.problems)
+            return RuleResult(one.ir.policy.name, result.MUTATION, result.ERROR, text)
+        if found.result is None or found.result.status != result.PASS:
+            return found.result
+        is_applied = same(found.patched, request.object)
+        return replace(
+            found.result,
+            status=result.PASS if is_applied else result.FAIL,
+            message=_APPLIED if is_applied else _NOT_APPLIED,
+        )
+
+    def _params_of(
+        self, ir: AdmissionPolicyIR, request: Request, deadline_ns: int
+    ) -> list[Json]:
+        """Return the objects that bindings may refer to. Raises: DependencyError."""
+        found: list[Json] = []
+        for binding in ir.bindings:
+            if binding.params is None or self._objects is None or not ir.param_kind[1]:
+                continue
+            if not matches(binding.constraints, request):
+                continue
+            query = self._query(ir, binding.params, request)
+            if query is None:
+                continue
+            if query not in self._params:
+                self._params[query] = self._objects.objects(query, deadline_ns)
+            found += self._params[query]
+        return found
+
+    def _query(
+        self, ir: AdmissionPolicyIR, ref: ParamRefIR, request: Request
+    ) -> ObjectQuery | None:
+        """Return which parameters to read; None if there cannot be any."""
+        api_version, kind = ir.param_kind
+        group, _, version = api_version.rpartition("/")
+        name = "" if ref.selector is not None else ref.name
+        if self._scopes is None or not self._scopes.is_namespaced(group, version, kind):
+            return ObjectQuery(group, version, kind, name=name)
+        namespace = ref.namespace or request.namespace
+        if not namespace:
+            return None
+        return ObjectQuery(group, version, kind, namespace=namespace, name=name)
+
+
+def _link(document: bytes) -> _Linked | None:
+    """Return the linked policy, None while its version is unknown."""
+    # PERF: loads CEL.
+    from kyverno_mp.compiler.admission_policy import compile_admission_policy
+    from kyverno_mp.policy.cel_kinds.admission_policy import (
+        MutatingAdmissionPolicy,
+        MutatingAdmissionPolicyBinding,
+        ValidatingAdmissionPolicy,
+        ValidatingAdmissionPolicyBinding,
+        decode_admission_policy,
+    )
+    from kyverno_mp.program.admission_policy.mutate import LinkedAdmissionMutation
+    from kyverno_mp.program.admission_policy.validate import LinkedValidation
+
+    try:
+        policy, *bindings = map(decode_admission_policy, msgspec.json.decode(document))
+    except Error as error:
+        _log.warning("an admission policy is not reported: %s", error.message)
+        return None
+    assert isinstance(policy, ValidatingAdmissionPolicy | MutatingAdmissionPolicy)
+    bound = [
+        one
+        for one in bindings
+        if isinstance(
+            one, ValidatingAdmissionPolicyBinding | MutatingAdmissionPolicyBinding
+        )
+    ]
+    name = policy.metadata.name
+    try:
+        ir = compile_admission_policy(policy, bound)
+        if isinstance(policy, ValidatingAdmissionPolicy):
+            return _Linked(ir, validation=LinkedValidation(ir, in_cluster=True))
+        return _Linked(ir, mutation=LinkedAdmissionMutation(ir, in_cluster=True))
+    except Exception as error:  # noqa: BLE001 - the other policies have results
+        _log.exception("admission policy %s cannot be linked", name)
+        # What it matches is unknown: rather an error too many.
+        ir = AdmissionPolicyIR(PolicyIR(kind=policy.kind, name=name))
+        return _Linked(ir, failure=error)
+
+
+def _applies(ir: AdmissionPolicyIR, request: Request) -> bool:
+    """Return whether the policy and one of its bindings match, if it has any."""
+    return matches(ir.constraints, request) and (
+        not ir.bindings
+        or any(matches(binding.constraints, request) for binding in ir.bindings)
+    )
+
+
+def creation_of(request: Request, resource: Resource) -> Request:
+    """Return the request as the API server would make it for a creation."""
+    named = {
+        "group": resource.group,
+        "version": resource.version,
+        "resource": resource.plural,
+    }
+    return replace(
+        request,
+        operation="CREATE",
+        review_request={"resource": named, "userInfo": {}},
+    )
+
+
+def _failed(ir: AdmissionPolicyIR, error: Exception) -> RuleResult:
+    text = "not evaluated (webhook.defect): internal error, see the log"
+    if isinstance(error, Error):
+        text = f"not evaluated ({error.code}): {error.message}"
+    return RuleResult(ir.policy.name, result.VALIDATION, result.ERROR, text)

@@ -1,0 +1,268 @@
+"""Evaluate policies in CEL on existing objects.
+
+Room: reports. Takes: a segment of policies in CEL, a Request. Gives: CelRules, for one
+kind each; VALIDATING_SCAN. Next: reports/scan/evaluator.py,
+reports/policies/mutating.py. May touch: the cluster through the ports of CEL; the log.
+Source: Kyverno pkg/controllers/report/utils/scanner.go; docs/behaviour/controllers 6.4.
+
+An object is evaluated as if an unknown user created it, as for other rules. What
+cannot be linked or evaluated is an error in the rows of its policy, never no row. A
+PolicyException that fails exempts nothing, as in a review.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    Error,
+    ExpressionFailed,
+    SnapshotUnusable,
+)
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.ir.admission_policy import ConstraintsIR
+from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values, withheld
+from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
+from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.reports.plan import (
+    ScannedRule,
+    cel_policies_of,
+    is_scanned_policy,
+    scanned_policy,
+)
+from kyverno_mp.reports.policies.admission_rules import creation_of
+from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_EVALUATION: Final = "evaluation"
+
+
+SegmentT = TypeVar("SegmentT")
+IrT = TypeVar("IrT", ValidatingPolicyIR, MutatingPolicyIR)
+
+
+AnyScanned = ValidatingPolicyIR | MutatingPolicyIR
+
+
+class CelScan(NamedTuple, Generic[SegmentT, IrT]):
+    """How the policies of one kind are scanned.
+
+    ``policies_of``: those of a segment that are, if rules of such types are reported.
+    ``results``: of a linked policy for an object. ``rule_type``: of its errors.
+    """
+
+    policies_of: Callable[[SegmentT, frozenset[str]], Iterable[IrT]]
+    link: Callable[[IrT], Any]
+    results: Callable[[Any, Facts, Shared], Iterable[RuleResult | None]]
+    rule_type: str
+
+
+def _validating_of(
+    segment: CelPolicySegment, types: frozenset[str]
+) -> Iterator[ValidatingPolicyIR]:
+    for ir in cel_policies_of(segment):
+        if is_scanned_policy(ir, types):
+            yield ir
+
+
+def _verdicts(
+    linked: LinkedValidatingPolicy, facts: Facts, shared: Shared
+) -> Iterator[RuleResult | None]:
+    for answer in linked.evaluate(facts, shared):
+        yield answer.result
+
+
+VALIDATING_SCAN: Final = CelScan(
+    _validating_of, LinkedValidatingPolicy, _verdicts, result.VALIDATION
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Linked(Generic[IrT]):
+    """One policy. ``linked`` or ``failure``: why it cannot be linked."""
+
+    ir: IrT
+    linked: Any = None
+    failure: Exception | None = None
+
+    @property
+    def reads_namespace(self) -> bool:
+        return self.linked is not None and bool(self.linked.reads_namespace)
+
+
+class CelRules(Generic[SegmentT, IrT]):
+    """The policies of one generation, linked when a resource needs them first.
+
+    One thread uses it.
+    """
+
+    def __init__(
+        self, ports: CelPorts, types: frozenset[str], scan: CelScan[SegmentT, IrT]
+    ) -> None:
+        """``types``: of rules that are reported."""
+        self._ports = ports
+        self._types = types
+        self._scan: CelScan[SegmentT, IrT] = scan
+        self._segment: SegmentT | None = None
+        self._scanned: list[tuple[ScannedRule, IrT]] = []
+        self._linked: dict[bytes, _Linked[IrT]] = {}
+        self._of: dict[tuple[str, str, str], list[_Linked[IrT]]] = {}
+        self._policies: list[_Linked[IrT]] = []
+        self._told: set[str] = set()
+        """Policies of which an exception failed, in this generation."""
+
+    def begin(self, segment: SegmentT | None, resource: Resource) -> None:
+        """Take the policies for the objects of a batch. Raises: SnapshotUnusable."""
+        if segment is not self._segment:
+            self._take(segment)
+        key = (resource.group, resource.version, resource.plural)
+        found = self._of.get(key)
+        if found is None:
+            found = self._of[key] = list(self._link(resource))
+        self._policies = found
+
+    def results(
+        self, request: Request, resource: Resource, runtime: Runtime
+    ) -> Iterator[tuple[IrT, RuleResult | Error]]:
+        """Yield the result of each policy that matches.
+
+        An error is why nothing can be said of a policy at the moment.
+        """
+        namespace = request.namespace
+        policies = [
+            one for one in self._policies if one.ir.policy.namespace in ("", namespace)
+        ]
+        if not policies:
+            return
+        asked = creation_of(request, resource)
+        faults: list[ExpressionFailed] = []
+        facts, problem = Facts(asked, runtime, self._ports, faults=faults), None
+        if any(one.reads_namespace for one in policies):
+            try:
+                facts = facts._replace(namespace=self._namespace(asked, runtime))
+            except DependencyError as error:
+                problem = error
+        shared = Shared(asked)
+        for one in policies:
+            if problem is not None and one.reads_namespace:
+                yield one.ir, problem
+                continue
+            runtime.begin_policy(one, is_tenant=bool(one.ir.policy.namespace))
+            found = self._guarded(one, facts, shared)
+            if faults:
+                self._tell(one, faults[0], request.kind)
+                faults.clear()
+            if found is not None:
+                yield one.ir, found
+
+    def _take(self, segment: SegmentT | None) -> None:
+        """Take the policies of a generation. Raises: SnapshotUnusable."""
+        found: Iterable[IrT] = ()
+        if segment is not None:
+            found = self._scan.policies_of(segment, self._types)
+        # PERF: each record is decoded once, not for each resource.
+        self._scanned = [(scanned_policy(ir), ir) for ir in found]
+        self._segment, self._linked, self._of = segment, {}, {}
+        self._told = set()
+
+    def _tell(self, policy: _Linked[IrT], fault: ExpressionFailed, kind: str) -> None:
+        """Log the first failure of an exception of a policy; objects may be many."""
+        key = policy.ir.policy.key
+        if key not in self._told:
+            self._told.add(key)
+            text = withheld(fault.code) if hides_values(kind) else fault.message
+            _log.warning("policy %s: an exception exempts nothing: %s", key, text)
+
+    def _link(self, resource: Resource) -> Iterator[_Linked[IrT]]:
+        for rule, ir in self._scanned:
+            if rule.may_match(resource):
+                if rule.key not in self._linked:
+                    self._linked[rule.key] = self._link_one(ir)
+                yield self._linked[rule.key]
+
+    def _link_one(self, ir: IrT) -> _Linked[IrT]:
+        try:
+            return _Linked(ir, self._scan.link(ir))
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            _log.exception("policy %s cannot be linked", ir.policy.key)
+            return _Linked(ir, failure=error)
+
+    def _guarded(
+        self, one: _Linked[IrT], facts: Facts, shared: Shared
+    ) -> RuleResult | Error | None:
+        """Evaluate a policy; return a DependencyError, except that the time is over."""
+        request = facts.request
+        try:
+            if one.linked is None:
+                assert one.failure is not None
+                return self._failed(one, request, one.failure)
+            # The budget of the last policy is no concern of this one.
+            with contextlib.suppress(BudgetExceeded):
+                facts.runtime.check_clock()
+            return _one_of(self._scan.results(one.linked, facts, shared))
+        except DeadlinePassed as error:
+            failure: Exception = error
+        except (DependencyError, SnapshotUnusable) as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "policy %s cannot be evaluated (%s)",
+                *(one.ir.policy.key, type(error).__name__),
+                exc_info=None if hides_values(request.kind) else error,
+            )
+            failure = error
+        return self._failed(one, request, failure)
+
+    def _failed(
+        self, one: _Linked[IrT], request: Request, error: Exception
+    ) -> RuleResult | None:
+        """Return the error of a policy, None if it does not match."""
+        if not _may_match((body.constraints for body in one.ir.bodies), request):
+            return None
+        text = "not evaluated (webhook.defect): internal error, see the log"
+        if isinstance(error, Error):
+            text = f"not evaluated ({error.code}): {error.message}"
+        return RuleResult(_EVALUATION, self._scan.rule_type, result.ERROR, text)
+
+    def _namespace(self, request: Request, runtime: Runtime) -> Json:
+        """Return ``namespaceObject``, None for an object in no namespace.
+
+        Raises: DependencyError.
+        """
+        objects = self._ports.namespaces
+        if not request.namespace or objects is None:
+            return None
+        found = objects.namespace(request.namespace, runtime.deadline_ns)
+        return None if found is None else {"spec": {}, "status": {}, **found}
+
+
+def _one_of(results: Iterable[RuleResult | None]) -> RuleResult | None:
+    """Return the one result that a report has of a policy and its autogen copies.
+
+    KYVERNO: of several, the first by the name of its rule (controllers 6.5, 6.6).
+    """
+    found = [one for one in results if one is not None]
+    return min(found, key=lambda one: one.rule, default=None)
+
+
+def _may_match(constraints: Iterable[ConstraintsIR | None], request: Request) -> bool:
+    try:
+        return any(one is not None and matches(one, request) for one in constraints)
+    except Exception:  # noqa: BLE001 - unknown: rather an error too many
+        return True

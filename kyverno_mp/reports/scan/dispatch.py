@@ -1,0 +1,166 @@
+"""Hand what the feed has to evaluators, and write what they found.
+
+Room: reports. Takes: a Feed, Evaluators, a Writer, the Plan in force. Gives: Dispatch,
+whose ``work`` is the body of a thread. Next: reports/start.py runs some of them.
+May touch: the API server through reports/writer.py.
+Source: docs/pools.md 1, 4.
+
+What fails is not lost: the object is looked at again after a pause that grows.
+"""
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Final, Protocol
+
+import msgspec
+
+from kyverno_mp.errors import DependencyError, LeaseLost, StateError
+from kyverno_mp.pool.sinks import Metrics
+from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
+from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.plan import Plan
+from kyverno_mp.reports.scan.dependencies import Evaluators
+from kyverno_mp.reports.writer import FOREIGN, SAME, Applied, Writer
+from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED
+
+_log = logging.getLogger(__name__)
+NAME: Final = "reports-controller"
+EVALUATED: Final = "evaluated"
+OUTDATED: Final = "outdated"
+FAILED: Final = "failed"
+_LAGGING: Final = Evaluated(
+    problem="the evaluator does not have the newest policies yet"
+)
+
+
+class Outcomes(Protocol):
+    """Receives the outcome of objects; any thread may call it."""
+
+    def failed(self, item: Item) -> None:
+        """Look at an object once more, later."""
+
+    def found(
+        self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
+    ) -> None:
+        """Take note of what became of the rows of an object."""
+
+    def succeeded(self, item: Item, *, is_written: bool) -> None:
+        """Take note that an object's report is as it should be.
+
+        ``is_written``: it was not before.
+        """
+
+
+class Dispatch:
+    """Takes batches one after the other; several threads may work."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        evaluators: Evaluators,
+        writer: Writer,
+        plan: Callable[[], Plan],
+        metrics: Metrics,
+        outcomes: Outcomes,
+    ) -> None:
+        self._feed = feed
+        self._evaluators = evaluators
+        self._writer = writer
+        self._plan = plan
+        self._metrics = metrics
+        self._outcomes = outcomes
+        self.abandoned = 0
+        """Objects that no evaluator could answer."""
+
+    def work(self) -> None:
+        """Deal with batches until the feed is closed."""
+        while items := self._feed.take():
+            self._deal_with(items)
+
+    def work_due(self) -> int:
+        """Deal with the batches that wait now; return the number of objects."""
+        count = 0
+        while items := self._feed.take(0):
+            count += len(items)
+            self._deal_with(items)
+        return count
+
+    def _deal_with(self, items: list[Item]) -> None:
+        try:
+            self._dispatch(items)
+        except CancelledError:
+            return
+        except Exception:  # noqa: BLE001 - a dead thread would stop the pool
+            _log.exception("unexpected error with a batch, trying again")
+            self._metrics.count(DEFECTS, (NAME,))
+            for item in items:
+                self._outcomes.failed(item)
+        finally:
+            self._feed.done(len(items))
+
+    def _dispatch(self, items: list[Item]) -> None:
+        current = [item for item in items if item.is_current]
+        if not current:
+            return
+        try:
+            answer = self._ask(current)
+        except StateError as error:
+            self._give_up(current, error)
+            return
+        is_behind = answer.generation < self._plan().generation
+        for item, evaluated in zip(current, answer.objects, strict=True):
+            self._take(item, _LAGGING if is_behind else evaluated)
+
+    def _ask(self, items: list[Item]) -> Answer:
+        """Raises: StateError when evaluators die of the batch."""
+        resource = items[0].source.resource
+        plan = self._plan()
+        batch = Batch(
+            plan.generation,
+            resource.group,
+            resource.version,
+            resource.kind,
+            tuple(item.raw for item in items),
+            resource.plural,
+            plan.documents_of(resource),
+            plan.cel_generation,
+            plan.mutating_generation,
+        )
+        return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
+
+    def _give_up(self, items: list[Item], error: StateError) -> None:
+        """Find out which object of a batch evaluators die of."""
+        if len(items) > 1:
+            for item in items:
+                self._dispatch([item])
+            return
+        self.abandoned += 1
+        self._metrics.count(REPORTS_EVALUATED, (FAILED,))
+        _log.error("%s of %s: %s", items[0].key, items[0].source.resource.name, error)
+
+    def _take(self, item: Item, evaluated: Evaluated) -> None:
+        """Write what was found about one object."""
+        if not item.is_current:
+            # A newer one is on its way, or it is gone.
+            self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
+            return
+        problem = evaluated.problem
+        is_written = False
+        if not problem or evaluated.waiting:
+            try:
+                plan = self._plan()
+                found = self._writer.apply(item.subject, evaluated, plan)
+                is_written = found.outcome not in (SAME, FOREIGN)
+                self._outcomes.found(item, found, evaluated, plan)
+            except LeaseLost:
+                return
+            except (DependencyError, msgspec.DecodeError) as error:
+                problem = str(error)
+        if problem:
+            _log.warning("report of %s/%s: %s", *item.key, problem)
+            self._metrics.count(REPORTS_EVALUATED, (FAILED,))
+            self._outcomes.failed(item)
+            return
+        self._outcomes.succeeded(item, is_written=is_written)
+        self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))

@@ -1,0 +1,325 @@
+"""Evaluate the rules that are scanned on the objects of a batch.
+
+Room: reports. Takes: batches, the policies and data that the leader of the pod
+publishes. Gives: BatchEvaluator, whose ``answer`` an evaluator process calls. Next:
+process/roles/reports.py. May touch: the cluster data through program/ports.py; the log.
+Source: docs/behaviour/controllers 6.4, 6.5; docs/behaviour/engine 8.5.
+
+An object is evaluated as if an unknown user created it. The rules are linked once per
+generation and kind, and nothing else is kept.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    DeadlinePassed,
+    DependencyError,
+    Error,
+    SnapshotUnusable,
+)
+from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import (
+    REPORT_MESSAGE_CHARACTERS_MAX,
+    REPORTS_OBJECT_S_MAX,
+)
+from kyverno_mp.program.context.rule_context import RequestContext
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values, withheld
+from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
+from kyverno_mp.reports.entries import (
+    KYVERNO,
+    Row,
+    merge_key_of,
+    place_of,
+    public_row_of,
+)
+from kyverno_mp.reports.fingerprints import (
+    fingerprint_of,
+    key_of,
+    key_of_names,
+    plain_row,
+)
+from kyverno_mp.reports.policies.admission_rules import AdmissionRules
+from kyverno_mp.reports.policies.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
+from kyverno_mp.reports.policies.mutating import MUTATING_SCAN
+from kyverno_mp.reports.scan.linking import ScannedPolicy, link
+from kyverno_mp.snapshot.cel_policies import CelPolicySegment
+from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
+from kyverno_mp.snapshot.policies import PolicySegment
+from kyverno_mp.values.jsonvalue import Json
+
+_log = logging.getLogger(__name__)
+_LAGGING_S: Final = 2.0
+"""How long an evaluator waits for the policies that the coordinator knows already."""
+_POLL_S: Final = 0.02
+_DEFECT: Final = "internal error, see the log of the evaluator"
+_BEHIND: Final = "the evaluator does not have the newest policies yet"
+_STATUSES: Final = {"warn": "warning"}
+
+
+class BatchEvaluator:
+    """Answers batches; one thread uses it."""
+
+    def __init__(  # noqa: PLR0913 - a segment for each kind
+        self,
+        policies: Callable[[], PolicySegment | None],
+        engine: Engine,
+        *,
+        types: frozenset[str],
+        results: frozenset[str],
+        is_excluded: Callable[[Request], bool] = lambda _request: False,
+        cel_policies: Callable[[], CelPolicySegment | None] = lambda: None,
+        mutating_policies: Callable[[], MutatingPolicySegment | None] = lambda: None,
+    ) -> None:
+        """``types`` of rules and ``results`` that are reported, as settings say."""
+        self._policies = policies
+        self._cel_policies = cel_policies
+        self._mutating_policies = mutating_policies
+        self._engine = engine
+        self._types = types
+        self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
+        self._is_excluded = is_excluded
+        data = engine.cluster_data
+        self._namespaces = data.namespaces
+        self._admission = AdmissionRules(data.objects, data.scopes)
+        self._cel = CelRules(data.cel, types, VALIDATING_SCAN)
+        self._mutating = CelRules(data.cel, types, MUTATING_SCAN)
+        self._segment: PolicySegment | None = None
+        self._linked: dict[tuple[str, str, str], list[ScannedPolicy]] = {}
+
+    def answer(self, content: bytes) -> bytes:
+        """Answer one message."""
+        return ENCODER.encode(self.evaluate(BATCH.decode(content)))
+
+    def evaluate(self, batch: Batch) -> Answer:
+        """Evaluate the objects of a batch."""
+        segment = self._newest(batch.generation)
+        if segment is None:
+            return _none_of(batch, 0, "no policies are published yet")
+        if segment is not self._segment:
+            self._segment, self._linked = segment, {}
+        resource = Resource(
+            group=batch.group,
+            version=batch.version,
+            plural=batch.plural,
+            kind=batch.kind,
+        )
+        try:
+            cel = self._cel_policies()
+            if (0 if cel is None else cel.generation) < batch.cel_generation:
+                return _none_of(batch, segment.generation, _BEHIND)
+            mutating = self._mutating_policies()
+            known = 0 if mutating is None else mutating.generation
+            if known < batch.mutating_generation:
+                return _none_of(batch, segment.generation, _BEHIND)
+            self._cel.begin(cel, resource)
+            self._mutating.begin(mutating, resource)
+            self._admission.begin(batch.documents)
+            policies = self._policies_of(segment, resource)
+        except (DependencyError, SnapshotUnusable) as error:
+            return _none_of(batch, segment.generation, error.message)
+        except Exception:  # noqa: BLE001 - the batches of other kinds have results
+            _log.exception("the policies for %s cannot be linked", resource.name)
+            return _none_of(batch, segment.generation, _DEFECT)
+        found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
+        return Answer(segment.generation, found)
+
+    def _newest(self, generation: int) -> PolicySegment | None:
+        """Return the newest policies; wait a little for those of the coordinator."""
+        end_s = time.monotonic() + _LAGGING_S
+        while True:
+            segment = self._policies()
+            is_behind = segment is None or segment.generation < generation
+            if not is_behind or time.monotonic() >= end_s:
+                return segment
+            time.sleep(_POLL_S)
+
+    def _policies_of(
+        self, segment: PolicySegment, resource: Resource
+    ) -> list[ScannedPolicy]:
+        key = (resource.group, resource.version, resource.kind)
+        found = self._linked.get(key)
+        if found is None:
+            found = self._linked[key] = list(link(segment, resource, self._types))
+        return found
+
+    def _evaluate(
+        self, resource: Resource, policies: list[ScannedPolicy], raw: bytes
+    ) -> Evaluated:
+        try:
+            request = self._request(resource, msgspec.json.decode(raw))
+            if self._is_excluded(request):
+                return Evaluated()
+            return self._found(resource, policies, request)
+        except (DependencyError, SnapshotUnusable) as error:
+            hides = hides_values(resource.kind)
+            return Evaluated(problem=withheld(error.code) if hides else error.message)
+        except Exception as error:  # noqa: BLE001 - the other objects have results
+            _log.error(
+                "an object of %s cannot be evaluated (%s)",
+                *(resource.name, type(error).__name__),
+                exc_info=None if hides_values(resource.kind) else error,
+            )
+            return Evaluated(problem=_DEFECT)
+
+    def _request(self, resource: Resource, raw: Json) -> Request:
+        # K8S: items of a list carry neither kind nor apiVersion.
+        raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
+        metadata = raw.get("metadata") or {}
+        # K8S: who wrote which field; no review contains it, and it is half the object.
+        metadata.pop("managedFields", None)
+        namespace = str(metadata.get("namespace") or "")
+        labels, is_known = self._labels(resource, namespace, metadata)
+        return Request(
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            name=str(metadata.get("name") or ""),
+            namespace=namespace,
+            object=raw,
+            namespace_labels=labels,
+            namespace_known=is_known,
+        )
+
+    def _labels(
+        self, resource: Resource, namespace: str, metadata: Json
+    ) -> tuple[dict[str, str], bool]:
+        if resource.kind == "Namespace" and not resource.group:
+            return dict(metadata.get("labels") or {}), True
+        if not namespace or self._namespaces is None:
+            return {}, True
+        found = self._namespaces.labels(namespace)
+        return dict(found or {}), found is not None
+
+    def _found(
+        self, resource: Resource, policies: list[ScannedPolicy], request: Request
+    ) -> Evaluated:
+        deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
+        context = self._engine.open(request, deadline_ns)
+        found = _Found(request.kind, self._statuses)
+        for policy in policies:
+            try:
+                found.add(policy.ir, self._results(policy, context))
+            except (DependencyError, SnapshotUnusable) as error:
+                names = [rule.name for rule in policy.rules]
+                found.wait(policy.ir, names, error)
+        for ir, one in self._admission.results(request, resource, context.runtime):
+            if isinstance(one, RuleResult):
+                found.add(ir, [one])
+            else:
+                found.wait(ir, [ir.name], one)
+        in_cel: Iterable[tuple[AnyScanned, RuleResult | Error]] = chain(
+            self._cel.results(request, resource, context.runtime),
+            self._mutating.results(request, resource, context.runtime),
+        )
+        for compiled, one in in_cel:
+            if isinstance(one, RuleResult):
+                found.add(compiled.policy, [one])
+            else:
+                found.wait(compiled.policy, [""], one)
+        return found.evaluated()
+
+    def _results(
+        self, policy: ScannedPolicy, context: RequestContext
+    ) -> list[RuleResult]:
+        """Evaluate a policy; what cannot be evaluated is an error, never no result.
+
+        Raises: DependencyError, except that the time is over.
+        """
+        if policy.linked is None:
+            assert policy.failure is not None
+            return policy.not_evaluated(context.request, policy.failure)
+        try:
+            # The budget of the last policy is no concern of this one.
+            with contextlib.suppress(BudgetExceeded):
+                context.runtime.check_clock()
+            return self._engine.explain(policy.linked, context).results
+        except DeadlinePassed as error:
+            failure: Exception = error
+        except (DependencyError, SnapshotUnusable):
+            raise
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            hides = hides_values(context.request.kind)
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "policy %s cannot be evaluated (%s)",
+                *(policy.ir.key, type(error).__name__),
+                exc_info=None if hides else error,
+            )
+            failure = error
+        return policy.not_evaluated(context.request, failure)
+
+
+class _Found:
+    """What was found about one object so far. ``statuses``: those that are reported."""
+
+    def __init__(self, kind: str, statuses: frozenset[str]) -> None:
+        self._kind = kind
+        self._statuses = statuses
+        self._rows: list[tuple[tuple[str, ...], bytes, bytes]] = []
+        """Its place in a report, the row, its fingerprint."""
+        self._exceptions: list[tuple[bytes, tuple[str, ...]]] = []
+        self._waiting: list[bytes] = []
+        self._problem = ""
+
+    def add(self, policy: PolicyIR, results: Iterable[RuleResult]) -> None:
+        """Add the results of a policy."""
+        for rule in results:
+            if rule.status not in self._statuses:
+                continue
+            try:
+                row = _bounded(public_row_of(policy, rule, self._kind))
+                plain = plain_row(row)
+            except Exception as error:  # noqa: BLE001 - the other rules have rows
+                _log.error(
+                    "rule %s of policy %s has no row (%s)",
+                    *(rule.rule, policy.key, type(error).__name__),
+                    exc_info=None if hides_values(self._kind) else error,
+                )
+                self._wait(policy, [rule.rule], _DEFECT)
+                continue
+            self._rows.append((place_of(row), plain, fingerprint_of(row, plain)))
+            if rule.exceptions and row.source == KYVERNO:
+                self._exceptions.append((key_of(row), tuple(rule.exceptions)))
+
+    def wait(self, policy: PolicyIR, rules: Iterable[str], error: Error) -> None:
+        """Take note that nothing can be said of a policy at the moment."""
+        hides = hides_values(self._kind)
+        self._wait(policy, rules, withheld(error.code) if hides else error.message)
+
+    def _wait(self, policy: PolicyIR, rules: Iterable[str], problem: str) -> None:
+        self._waiting += [key_of_names(merge_key_of(policy, rule)) for rule in rules]
+        self._problem = problem
+
+    def evaluated(self) -> Evaluated:
+        """Return all."""
+        rows = sorted(self._rows)
+        return Evaluated(
+            b"".join(one for _, _, one in rows),
+            tuple(plain for _, plain, _ in rows),
+            self._problem,
+            tuple(self._exceptions),
+            tuple(self._waiting),
+        )
+
+
+def _none_of(batch: Batch, generation: int, problem: str) -> Answer:
+    return Answer(generation, (Evaluated(problem=problem),) * len(batch.objects))
+
+
+def _bounded(row: Row) -> Row:
+    most = REPORT_MESSAGE_CHARACTERS_MAX
+    if len(row.message) <= most:
+        return row
+    return msgspec.structs.replace(row, message=f"{row.message[:most]}...")

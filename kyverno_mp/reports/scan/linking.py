@@ -1,0 +1,110 @@
+"""Link the rules that are scanned for one kind; what cannot be linked is an error.
+
+Room: reports. Takes: the policies in force, a Resource. Gives: ScannedPolicy, link.
+Next: reports/scan/evaluator.py evaluates them. May touch: the log.
+Source: docs/behaviour/controllers 6.4; docs/behaviour/engine 8.5.
+
+A policy that cannot be linked has an error for each object that it may match; the other
+policies have their results.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program.engine import LinkedPolicy, link_policy
+from kyverno_mp.program.matching.match import link_match
+from kyverno_mp.program.request import Request
+from kyverno_mp.program.result import RuleResult, not_evaluated
+from kyverno_mp.reports.plan import is_scanned, names
+from kyverno_mp.snapshot.policies import PolicySegment
+
+_log = logging.getLogger(__name__)
+Test = Callable[[Request], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedPolicy:
+    """The rules of a policy that are scanned. ``tests``: whether each matches.
+
+    ``linked`` or ``failure``: why it cannot be linked.
+    """
+
+    ir: PolicyIR
+    rules: tuple[RuleIR, ...]
+    tests: tuple[Test, ...]
+    linked: LinkedPolicy | None = None
+    failure: Exception | None = None
+
+    def not_evaluated(self, request: Request, failure: Exception) -> list[RuleResult]:
+        """Return an error for each rule that may match."""
+        return [
+            not_evaluated(rule, failure)
+            for rule, test in zip(self.rules, self.tests, strict=True)
+            if _may_match(test, request)
+        ]
+
+
+def link(
+    segment: PolicySegment, resource: Resource, types: frozenset[str]
+) -> Iterator[ScannedPolicy]:
+    """Yield the policies that may match a resource. ``types``: of rules."""
+    for position in range(segment.policy_count):
+        rules = [
+            segment.rule(position, number)
+            for number in range(segment.rules_of(position))
+            if any(
+                names(kind, resource)
+                for one in segment.rule_head(position, number).match.filters
+                for kind in one.kinds
+            )
+        ]
+        if not rules:
+            continue
+        policy = segment.policy(position)
+        scanned = tuple(
+            _in_background(rule) for rule in rules if is_scanned(policy, rule, types)
+        )
+        if scanned:
+            yield _linked(policy, scanned)
+
+
+def _linked(policy: PolicyIR, rules: tuple[RuleIR, ...]) -> ScannedPolicy:
+    try:
+        linked = link_policy(CompiledPolicy(policy, rules))
+    except Exception as error:  # noqa: BLE001 - the other policies have results
+        _log.exception("policy %s cannot be linked", policy.key)
+        tests = tuple(_test(policy, rule) for rule in rules)
+        return ScannedPolicy(policy, rules, tests, failure=error)
+    found = tuple(one.ir for one in linked.rules)
+    return ScannedPolicy(
+        policy, found, tuple(one.matches for one in linked.rules), linked
+    )
+
+
+def _test(policy: PolicyIR, rule: RuleIR) -> Test:
+    try:
+        return link_match(
+            rule.match, rule.exclude, policy_namespace=policy.namespace
+        ).matches
+    except Exception:  # noqa: BLE001 - unknown: rather an error too many
+        return lambda _request: True
+
+
+def _may_match(test: Test, request: Request) -> bool:
+    try:
+        return test(request)
+    except Exception:  # noqa: BLE001 - unknown: rather an error too many
+        return True
+
+
+def _in_background(rule: RuleIR) -> RuleIR:
+    """Leave out exceptions that are for reviews only."""
+    exceptions = tuple(one for one in rule.exceptions if one.background)
+    if len(exceptions) == len(rule.exceptions):
+        return rule
+    return msgspec.structs.replace(rule, exceptions=exceptions)
