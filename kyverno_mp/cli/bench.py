@@ -2,7 +2,7 @@
 
 Room: cli. Takes: policies and objects, of files or a cluster. Gives: the time of all
 policies per object, and of each rule alone, the slowest first; as tables or JSON. Next:
-apply/evaluate.py.
+cli/apply/evaluate.py.
 May touch: files named by the user, the API server with ``--cluster``, standard output,
 the clock.
 

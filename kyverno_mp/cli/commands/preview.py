@@ -1,7 +1,7 @@
 """Declare the commands that preview what a controller would do with a cluster.
 
 Room: cli. Takes: what distinguishes the command. Gives: the command.
-Next: commands/cleanup.py, commands/generate.py.
+Next: cli/commands/cleanup.py, cli/commands/generate.py.
 May touch: nothing outside its arguments.
 Source: docs/cleanup.md (preview); docs/background.md (preview).
 """

@@ -1,7 +1,8 @@
 """Look up the resource names of kinds, as a REST mapper does.
 
 Room: cli. Takes: the file of ``--crd-path``. Gives: Plurals. Next:
-apply/stages/admission_policies, apply/stages/cel_policies, cluster/given_cel.
+cli/apply/stages/admission_policies, cli/apply/stages/cel_policies,
+cli/cluster/given_cel.
 May touch: the file of ``--crd-path``. Source: docs/behaviour/cli 5 (REST mapper).
 """
 

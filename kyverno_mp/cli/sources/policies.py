@@ -2,7 +2,7 @@
 
 Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: valid policies,
 refused ones with all their problems, policies that this version does not evaluate.
-May touch: files named by the user, standard input. Next: apply/evaluate.
+May touch: files named by the user, standard input. Next: cli/apply/evaluate.
 Source: docs/behaviour/cli 4.
 """
 

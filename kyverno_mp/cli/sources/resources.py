@@ -1,7 +1,7 @@
 """Load the objects that policies are applied to.
 
 Room: cli. Takes: paths, URLs, ``-`` for standard input. Gives: lists of objects,
-normalised as the real program does. Next: apply/evaluate.
+normalised as the real program does. Next: cli/apply/evaluate.
 May touch: files and URLs named by the user, standard input. Source:
 docs/behaviour/cli 5.
 """

@@ -1,6 +1,7 @@
 """Run one test: load what its file names, evaluate the policies, compare.
 
-Room: cli. Takes: a TestFile. Gives: its TestRun. Next: testing/compare, testing/checks.
+Room: cli. Takes: a TestFile. Gives: its TestRun. Next: cli/testing/compare,
+cli/testing/checks.
 May touch: the files that the test names, the clock.
 Source: docs/behaviour/cli 14, 15.
 """

@@ -1,8 +1,8 @@
 """Find the exceptions in force that name a policy.
 
 Room: controllers. Takes: PolicyExceptions of both groups as JSON. Gives: those of a
-policy. Next: admission_policies/plans.py. May touch: nothing outside its arguments, the
-log.
+policy. Next: controllers/admission_policies/plans.py. May touch: nothing outside its
+arguments, the log.
 Source: docs/behaviour/controllers 13; docs/behaviour/engine 8.7; docs/behaviour/v1.19 3
 (expiresAt).
 

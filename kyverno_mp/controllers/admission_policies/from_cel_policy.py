@@ -1,7 +1,7 @@
 """Build the API server's own policy and binding of a policy in CEL.
 
 Room: controllers. Takes: a ValidatingPolicy or MutatingPolicy, its exceptions. Gives:
-Generated. Next: admission_policies/plans.py. May touch: nothing outside its
+Generated. Next: controllers/admission_policies/plans.py. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/cel 8; docs/behaviour/v1.19 3; Kyverno
 pkg/admissionpolicy/builder.go, pkg/controllers/admissionpolicygenerator (v1.18.2).

@@ -1,7 +1,7 @@
 """Convert a certificate or request to the JSON of Go's x509 structures.
 
 Room: expr. Takes: PEM text. Gives: a dict with Go's field names and numbers as floats.
-Next: functions/certificates.py.
+Next: expr/jmespath/functions/certificates.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (x509_decode); crypto/x509 Certificate,
 CertificateRequest.

@@ -1,7 +1,7 @@
 """Substitute strings that come from data, and the results of whole-string variables.
 
 Room: expr. Takes: strings and values known at run time, with their path. Gives: Json.
-The general algorithm: scan, replace, scan again. Next: template/link.
+The general algorithm: scan, replace, scan again. Next: expr/template/link.
 May touch: nothing outside its arguments; every round is charged to the scope's runtime.
 Source: docs/behaviour/engine 3.1 steps 3-10.
 """
