@@ -5,7 +5,7 @@ cli/generate.py. May touch: the API server through the parts of this room, readi
 with dry runs.
 Source: docs/background.md (preview).
 
-The parts are those of the pool, so that both come to the same result. None of them may
+The parts are those of the pool, so that both give the same result. None of them may
 write: the guard refuses.
 """
 

@@ -89,7 +89,7 @@ class GlobalReferenceEntryIR(
 
 
 class InvalidEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="invalid"):
-    """An entry without a known type: loading the context fails with upstream's text."""
+    """An entry of an unknown type: loading it fails with upstream's message."""
 
     name: str
 

@@ -2,7 +2,7 @@
 
 Room: program. Gives: Protocols that kube, registry, snapshot data segments and the
 CLI's values satisfy structurally. A port without a result raises ExpressionFailed with
-upstream's text; it never returns an empty value instead of an error.
+upstream's message; it never returns an empty value instead of an error.
 May touch: nothing; the adapters do.
 Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 """

@@ -98,7 +98,7 @@ class _Edit:
         is_unique = (len(keys), len(self._at)) == (len(self._before), len(self._new))
         is_known = all(map(result_of, self._before))
         self.is_plain = is_unique and is_known and not stored.left_out
-        """Each row is told from the others, and all are there."""
+        """All rows are there, and each can be distinguished from the others."""
         self.after: list[bytes] = []
         self._replaced: list[tuple[int, bytes]] = []
         self._gone: list[int] = []

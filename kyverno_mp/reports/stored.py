@@ -78,7 +78,7 @@ class StoredReports:
         self._seen(key)
 
     def unseen(self) -> set[Key]:
-        """Return the reports whose last write of ours the informers may lack."""
+        """Return the reports whose last write here may be missing in the informers."""
         with self._lock:
             return set(self._written)
 

@@ -1,4 +1,4 @@
-"""Record what GeneratingPolicies that synchronise generate: kinds, and who goes when.
+"""Record which kinds synchronised GeneratingPolicies generate, and what to delete when.
 
 Room: background. Takes: the objects of a policy before they are written. Gives:
 Register, kept in a ConfigMap. Next: background/generating/run.py,

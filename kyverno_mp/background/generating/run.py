@@ -294,10 +294,10 @@ class Generating:
     def _delete(
         self, task: Task, policy: ReadyGenerating, is_stale: Callable[[Found], bool]
     ) -> None:
-        """Delete what is stale of a trigger's objects.
+        """Delete a trigger's objects that the policy no longer generates.
 
-        Raises: KubeRefused after the last object, when a kind cannot be listed or one
-        not be deleted; other DependencyErrors at once.
+        Raises: KubeRefused after the last object, when a kind cannot be listed or an
+        object cannot be deleted; other DependencyErrors at once.
         """
         selector = trigger_selector(policy.name, task.trigger)
         entry = self.register.of(policy.name)

@@ -92,8 +92,8 @@ class PolicySet:
     """Folders, or parts of them, that could not be read."""
 
     @property
-    def not_served(self) -> list[str]:
-        """Policies that ``apply`` may evaluate, but the server does not."""
+    def of_other_kinds(self) -> list[str]:
+        """Policies that have no rules, which replay and bench do not evaluate."""
         return self.unsupported + [
             f"{one.api_version} {one.kind} {one.metadata.name}"
             for one in (*self.validating, *self.cel, *self.images)

@@ -1,4 +1,4 @@
-"""Tell which conditions of exceptions the API server can evaluate for every object.
+"""Decide which conditions of exceptions the API server can evaluate for any object.
 
 Room: controllers. Takes: expressions, what a policy matches. Gives: whether no
 evaluation can fail. Next: controllers/admission_policies/from_cel_policy.py.

@@ -7,7 +7,7 @@ Source: docs/behaviour/controllers 13; docs/behaviour/engine 8.7; docs/behaviour
 (expiresAt).
 
 SAFETY: upstream takes exceptions of every namespace, of every kind of policy with the
-name, and texts that do not compile. An exception counts here as in the webhook.
+name, and expressions that do not compile. An exception counts here as in the webhook.
 """
 
 import logging

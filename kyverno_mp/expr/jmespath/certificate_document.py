@@ -102,7 +102,7 @@ _HANDLED: Final = frozenset(
 def decode_pem(text: str, serial: Callable[[int], int] = int) -> Json:
     """Decode the first PEM block; RSA keys only. ``serial`` converts serial numbers.
 
-    Raises: ExpressionFailed, with upstream's text if it is from upstream itself.
+    Raises: ExpressionFailed, with upstream's message if it is from upstream itself.
     """
     found = _BLOCK.search(text)
     try:

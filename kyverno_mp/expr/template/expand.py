@@ -43,7 +43,7 @@ def text_of(value: Json, runtime: Runtime) -> str:
 def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
     """Substitute one string by the general algorithm.
 
-    Raises: ExpressionFailed with upstream's text, BudgetExceeded.
+    Raises: ExpressionFailed with upstream's message, BudgetExceeded.
     """
     value = text
     found = _find(scope.runtime, value)

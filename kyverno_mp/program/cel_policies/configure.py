@@ -20,7 +20,7 @@ _PREFIX = "error applying patch"
 def configured(
     resource: dict[str, Json], value: Value, schemas: Schemas, spend: Runtime
 ) -> dict[str, Json]:
-    """Return the merged object. Raises: ExpressionFailed with upstream's text."""
+    """Return the merged object. Raises: ExpressionFailed with upstream's message."""
     patch = configuration(value, spend)
     api_version, kind = resource.get("apiVersion", ""), resource.get("kind", "")
     notation = schemas.kinds.get((api_version, kind), "")

@@ -39,7 +39,7 @@ class Merger:
         self._spend = spend
 
     def merge(self, resource: dict[str, Json], patch: dict[str, Json]) -> Json:
-        """Return the merged object. Raises: ExpressionFailed with upstream's text."""
+        """Return the merged object. Raises: ExpressionFailed, as upstream's."""
         self._check(patch, "patch", is_live=False)
         atomics = list(self._atomics(self._type, patch, ""))
         if atomics:
