@@ -23,6 +23,14 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.reports.entries import Subject
 
+Keys = frozenset[bytes]
+"""Rules by their keys, as in reports/fingerprints.py."""
+
+
+def joined_keys(one: Keys | None, other: Keys | None) -> Keys | None:
+    """Return what is evaluated if both are due; None = all rules."""
+    return None if one is None or other is None else one | other
+
 
 class Source(Protocol):
     """Where an object comes from, e.g. reports.watches.KindWatch."""
@@ -39,7 +47,8 @@ class Item(msgspec.Struct, frozen=True):
     """One object. ``digest``: of what rules read.
 
     ``since_s``: since when its report may be outdated, by the monotonic clock.
-    ``is_change``: it changed itself.
+    ``is_change``: it changed itself. ``only``: the rules that are to be evaluated,
+    None = all; the rows of others stay as they are.
     """
 
     source: Source
@@ -49,6 +58,7 @@ class Item(msgspec.Struct, frozen=True):
     raw: bytes
     since_s: float
     is_change: bool
+    only: Keys | None = None
 
     @property
     def subject(self) -> Subject:
@@ -92,10 +102,7 @@ class Feed:
             if before is not None:
                 self._count -= 1
                 self._bytes -= len(before.raw)
-                if before.since_s < item.since_s:
-                    item = msgspec.structs.replace(
-                        item, since_s=before.since_s, is_change=before.is_change
-                    )
+                item = _joined(before, item)
             same[item.key] = item
             self._count += 1
             self._bytes += len(item.raw)
@@ -150,6 +157,8 @@ class Feed:
             key = next(iter(same))
             if taken and size + len(same[key].raw) > REPORTS_BATCH_BYTES_MAX:
                 break
+            if taken and same[key].only != taken[0].only:
+                break
             item = same.pop(key)
             size += len(item.raw)
             taken.append(item)
@@ -158,3 +167,14 @@ class Feed:
         self._count -= len(taken)
         self._bytes -= size
         return taken
+
+
+def _joined(before: Item, item: Item) -> Item:
+    """Return what is to be done of an object that waits and comes again."""
+    first = min(item, before, key=lambda one: one.since_s)
+    return msgspec.structs.replace(
+        item,
+        since_s=first.since_s,
+        is_change=first.is_change,
+        only=joined_keys(before.only, item.only),
+    )

@@ -16,10 +16,12 @@ from typing import Final, Protocol
 import msgspec
 
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
+from kyverno_mp.kube.resource import Resource
 from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.feed import Feed, Item
-from kyverno_mp.reports.plan import Plan
+from kyverno_mp.reports.keeping import Evaluation
+from kyverno_mp.reports.plan import Plan, signature_of
 from kyverno_mp.reports.scan.dependencies import Evaluators
 from kyverno_mp.reports.writer import FOREIGN, SAME, Applied, Writer
 from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED
@@ -103,19 +105,19 @@ class Dispatch:
         current = [item for item in items if item.is_current]
         if not current:
             return
+        asked = self._plan()
         try:
-            answer = self._ask(current)
+            answer = self._ask(current, asked)
         except StateError as error:
             self._give_up(current, error)
             return
-        is_behind = answer.generation < self._plan().generation
+        is_behind = answer.generation < asked.generation
         for item, evaluated in zip(current, answer.objects, strict=True):
-            self._take(item, _LAGGING if is_behind else evaluated)
+            self._take(item, _LAGGING if is_behind else evaluated, asked)
 
-    def _ask(self, items: list[Item]) -> Answer:
+    def _ask(self, items: list[Item], plan: Plan) -> Answer:
         """Raises: StateError when evaluators die of the batch."""
-        resource = items[0].source.resource
-        plan = self._plan()
+        resource, only = items[0].source.resource, items[0].only
         batch = Batch(
             plan.generation,
             resource.group,
@@ -126,6 +128,7 @@ class Dispatch:
             plan.documents_of(resource),
             plan.cel_generation,
             plan.mutating_generation,
+            None if only is None else tuple(only),
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
 
@@ -139,8 +142,8 @@ class Dispatch:
         self._metrics.count(REPORTS_EVALUATED, (FAILED,))
         _log.error("%s of %s: %s", items[0].key, items[0].source.resource.name, error)
 
-    def _take(self, item: Item, evaluated: Evaluated) -> None:
-        """Write what was found about one object."""
+    def _take(self, item: Item, evaluated: Evaluated, asked: Plan) -> None:
+        """Write what was found about one object, by a plan."""
         if not item.is_current:
             # A newer one is on its way, or it is gone.
             self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
@@ -148,14 +151,21 @@ class Dispatch:
         problem = evaluated.problem
         is_written = False
         if not problem or evaluated.waiting:
+            plan = self._plan()
+
+            def still_counts() -> bool:
+                now = self._plan()
+                agrees = now is asked or _agree(now, asked, item.source.resource)
+                return agrees and item.is_current
+
+            evaluation = Evaluation(evaluated, plan, item.only, still_counts)
             try:
-                plan = self._plan()
-                found = self._writer.apply(item.subject, evaluated, plan)
+                found = self._writer.apply(item.subject, evaluation)
                 is_written = found.outcome not in (SAME, FOREIGN)
                 self._outcomes.found(item, found, evaluated, plan)
             except LeaseLost:
                 return
-            except (DependencyError, msgspec.DecodeError) as error:
+            except (DependencyError, StateError, msgspec.DecodeError) as error:
                 problem = str(error)
         if problem:
             _log.warning("report of %s/%s: %s", *item.key, problem)
@@ -164,3 +174,8 @@ class Dispatch:
             return
         self._outcomes.succeeded(item, is_written=is_written)
         self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))
+
+
+def _agree(plan: Plan, asked: Plan, resource: Resource) -> bool:
+    """Return whether what was found by one plan may be written by another."""
+    return signature_of(plan.of(resource)) == signature_of(asked.of(resource))
