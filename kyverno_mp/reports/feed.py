@@ -81,7 +81,9 @@ class Item(msgspec.Struct, frozen=True):
 class Feed:
     """Objects by source, in order of arrival; any thread may call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sharers: int = 1) -> None:
+        """``sharers``: how many threads take batches."""
+        self._sharers = sharers
         self._changed = threading.Condition()
         self._waiting: dict[int, dict[Key, Item]] = {}
         """By the id of the source: a batch has objects of one kind."""
@@ -151,9 +153,12 @@ class Feed:
         """Take objects of the source that waits longest; it then queues again."""
         source = next(iter(self._waiting))
         same = self._waiting.pop(source)
+        # The reports of a batch are written one after the other: a few objects that
+        # one thread took would wait for each other, while the other threads are idle.
+        most = min(REPORTS_BATCH_OBJECTS, -(-self._count // self._sharers))
         taken: list[Item] = []
         size = 0
-        while same and len(taken) < REPORTS_BATCH_OBJECTS:
+        while same and len(taken) < most:
             key = next(iter(same))
             if taken and size + len(same[key].raw) > REPORTS_BATCH_BYTES_MAX:
                 break

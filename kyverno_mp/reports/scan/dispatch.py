@@ -11,26 +11,27 @@ What fails is not lost: the object is looked at again after a pause that grows.
 import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Final, Protocol
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.pool.sinks import Metrics
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.keeping import Evaluation
 from kyverno_mp.reports.plan import Plan, signature_of
-from kyverno_mp.reports.scan.dependencies import Evaluators
+from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsMetrics
 from kyverno_mp.reports.writer import FOREIGN, SAME, Applied, Writer
-from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED
+from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED, REPORTS_STAGES
 
 _log = logging.getLogger(__name__)
 NAME: Final = "reports-controller"
 EVALUATED: Final = "evaluated"
 OUTDATED: Final = "outdated"
 FAILED: Final = "failed"
+_STAGES: Final = ("waiting", "evaluating", "turn", "writing")
 _LAGGING: Final = Evaluated(
     problem="the evaluator does not have the newest policies yet"
 )
@@ -54,18 +55,28 @@ class Outcomes(Protocol):
         """
 
 
+class _Times(NamedTuple):
+    """When a batch was taken, and when its answer came. Unit: seconds."""
+
+    taken_s: float
+    answered_s: float
+
+
 class Dispatch:
     """Takes batches one after the other; several threads may work."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of one term as holder
         self,
         feed: Feed,
         evaluators: Evaluators,
         writer: Writer,
         plan: Callable[[], Plan],
-        metrics: Metrics,
+        metrics: ReportsMetrics,
         outcomes: Outcomes,
+        *,
+        clock_s: Callable[[], float],
     ) -> None:
+        self._clock_s = clock_s
         self._feed = feed
         self._evaluators = evaluators
         self._writer = writer
@@ -105,15 +116,16 @@ class Dispatch:
         current = [item for item in items if item.is_current]
         if not current:
             return
-        asked = self._plan()
+        asked, taken_s = self._plan(), self._clock_s()
         try:
             answer = self._ask(current, asked)
         except StateError as error:
             self._give_up(current, error)
             return
         is_behind = answer.generation < asked.generation
+        times = _Times(taken_s, self._clock_s())
         for item, evaluated in zip(current, answer.objects, strict=True):
-            self._take(item, _LAGGING if is_behind else evaluated, asked)
+            self._take(item, _LAGGING if is_behind else evaluated, asked, times)
 
     def _ask(self, items: list[Item], plan: Plan) -> Answer:
         """Raises: StateError when evaluators die of the batch."""
@@ -142,13 +154,15 @@ class Dispatch:
         self._metrics.count(REPORTS_EVALUATED, (FAILED,))
         _log.error("%s of %s: %s", items[0].key, items[0].source.resource.name, error)
 
-    def _take(self, item: Item, evaluated: Evaluated, asked: Plan) -> None:
+    def _take(
+        self, item: Item, evaluated: Evaluated, asked: Plan, times: _Times
+    ) -> None:
         """Write what was found about one object, by a plan."""
         if not item.is_current:
             # A newer one is on its way, or it is gone.
             self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
             return
-        problem = evaluated.problem
+        problem, begun_s = evaluated.problem, self._clock_s()
         is_written = False
         if not problem or evaluated.waiting:
             plan = self._plan()
@@ -172,8 +186,18 @@ class Dispatch:
             self._metrics.count(REPORTS_EVALUATED, (FAILED,))
             self._outcomes.failed(item)
             return
+        if is_written:
+            self._observe(item, times, begun_s)
         self._outcomes.succeeded(item, is_written=is_written)
         self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))
+
+    def _observe(self, item: Item, times: _Times, begun_s: float) -> None:
+        """Observe where a report that was just written has waited."""
+        cuts = (item.since_s, *times, begun_s, self._clock_s())
+        cause = "object" if item.is_change else "scan"
+        for stage, (start_s, end_s) in zip(_STAGES, pairwise(cuts), strict=True):
+            labels = (cause, stage)
+            self._metrics.observe(REPORTS_STAGES, labels, max(0.0, end_s - start_s))
 
 
 def _agree(plan: Plan, asked: Plan, resource: Resource) -> bool:
