@@ -432,8 +432,8 @@ REPORTS_STAGES: Final = Family(
     "histogram",
     ("cause", "stage"),
     "Parts of the time from a change to the report that was written because of it, in"
-    " seconds, by stage: waiting (for an evaluator), evaluating, turn (until the reports"
-    " of its batch before it are written), writing.",
+    " seconds, by stage: waiting (for an evaluator), evaluating, turn (until the"
+    " reports of its batch before it are written), writing.",
     buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
 )
 REPORTS_LEFT_OUT: Final = Family(
