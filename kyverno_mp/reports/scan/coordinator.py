@@ -4,11 +4,11 @@ Room: reports. Takes: the plan, a Feed, a Writer. Gives: Scan, whose ``tick`` on
 calls. Next: reports/start.py. May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
 
-Each resource has a signature: a digest of the rules that may match it. A change of the
-policies that leaves it as it is costs nothing; otherwise the objects are listed page by
-page and evaluated, and only reports that differ are written.
+Each policy has a digest of its rules that may match a resource. A change of policies
+that leaves it as it is costs nothing; otherwise the objects are listed page by page and
+evaluated by this policy, and only reports that differ are written.
 
-    policies, exceptions     resources whose signature changed; outdated rows in reports
+    policies, exceptions     the policies that changed; outdated rows in reports
     labels of a namespace    the objects in it, of resources whose rules read labels
     other data               resources whose rules read any
     the period               everything
