@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kyverno_mp.limits import ORIGINS_MAX
+from kyverno_mp.limits import ORIGINS_MAX, READS_DEPTH_MAX, READS_PLACES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 Cut = Callable[[Json], Json]
@@ -36,7 +36,7 @@ class Reads:
     list are told apart: it is only compared with these, and with those of the others.
     """
 
-    __slots__ = ("_each", "fields", "names", "texts", "whole")
+    __slots__ = ("_each", "fields", "names", "size", "texts", "whole")
 
     def __init__(self) -> None:
         self.whole = False
@@ -44,6 +44,8 @@ class Reads:
         self.fields: dict[str, Reads] = {}
         self.texts: frozenset[str] | None = None
         self._each: Reads | None = None
+        self.size = 0
+        """Places below, as ``is_too_large`` counted them."""
 
     def field(self, name: str) -> "Reads":
         """Return the place below a key and mark the key as read."""
@@ -60,6 +62,24 @@ class Reads:
     def element(self) -> "Reads | None":
         """Return ``each`` if it is marked."""
         return self._each
+
+    def is_too_large(self) -> bool:
+        """Count the places, and return whether they are too deep or too many.
+
+        What follows them is recursive, and in part runs in the event loop.
+        """
+        level, self.size = [self], 0
+        for _ in range(READS_DEPTH_MAX):
+            below: list[Reads] = []
+            for place in level:
+                below += place.fields.values()
+                if place.element is not None:
+                    below.append(place.element)
+            self.size += len(below)
+            if not below or self.size > READS_PLACES_MAX:
+                return self.size > READS_PLACES_MAX
+            level = below
+        return True
 
     def add(self, other: "Reads") -> None:
         """Add the reads of ``other``."""
