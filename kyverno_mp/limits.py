@@ -64,6 +64,12 @@ INLINE_CROWDED_NS = 100_000_000
 and sixteen whole slices in a row would take 320 ms. A review of a Pod still fits ten
 times."""
 
+INLINE_STARVED_SLICE_NS = 1_000_000
+INLINE_STARVED_NS_MAX = 100_000_000
+"""Time of the thread itself for which a review may go on after its slice, and how long
+that may take on a busy machine. A review of a Pod takes a fifth of it, and a long one
+keeps the event loop only so much longer."""
+
 INLINE_REST_SLICE_NS = 5_000_000
 """How long the event loop evaluates a review that no thread finished by its deadline.
 All that wait (SLOW_REVIEWS_WAITING_MAX) may end together, one per round of the event

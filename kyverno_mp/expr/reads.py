@@ -22,6 +22,7 @@ from kyverno_mp.values.jsonvalue import Json
 Cut = Callable[[Json], Json]
 
 _TEXT: Final = frozenset({str})
+_FEW_NAMES: Final = 64
 _WHOLE_BELOW: Final = 3
 """PERF: maps with fewer names are small, e.g. a securityContext; keeping one whole is
 faster than extracting parts. Lists are extracted anyway: volumeMounts name random
@@ -206,6 +207,9 @@ def _has_lists(reads: Reads) -> bool:
 
 
 def _cut_map(names: tuple[tuple[str, Cut | None], ...], cut_items: Cut) -> Cut:
+    if len(names) > _FEW_NAMES:
+        return _cut_small_maps(dict(names), cut_items)
+
     def cut_map(value: Json) -> Json:
         kind = type(value)
         if kind is not dict:
@@ -214,6 +218,27 @@ def _cut_map(names: tuple[tuple[str, Cut | None], ...], cut_items: Cut) -> Cut:
         for name, cut in names:
             if name in value:
                 found = value[name]
+                part[name] = found if cut is None else cut(found)
+        return part
+
+    return cut_map
+
+
+def _cut_small_maps(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
+    """Extract from maps that have few of many names: by what they have.
+
+    SAFETY: who writes a policy chooses the names, and who sends an object may repeat an
+    empty map thousands of times; a look-up takes as long as the object is large.
+    """
+
+    def cut_map(value: Json) -> Json:
+        kind = type(value)
+        if kind is not dict:
+            return cut_items(value) if kind is list else value
+        part: dict[str, Json] = {}
+        for name, found in value.items():
+            if name in cuts:
+                cut = cuts[name]
                 part[name] = found if cut is None else cut(found)
         return part
 

@@ -53,7 +53,6 @@ def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
         linked = LinkedRule(policy, rule)
         # Here, where a large rule is linked in a thread.
         _ = linked.reads
-        return linked
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         name = f"a rule that fails to link ({type(error).__name__})"
         return LinkedRule(
@@ -67,6 +66,7 @@ def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
                 cel_preconditions=(),
             ),
         )
+    return linked
 
 
 def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:
