@@ -35,6 +35,7 @@ from kyverno_mp.program.context.cel_scope import (
 )
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
+    MatchingCost,
     fault_or_match,
     is_selector_free,
 )
@@ -91,12 +92,14 @@ class LinkedMutatingPolicy:
         "_schemas",
         "_target",
         "ir",
+        "matching",
         "reads_namespace",
     )
 
     def __init__(self, ir: MutatingPolicyIR, schemas: Schemas | None = None) -> None:
         """``schemas``: the types of all kinds, None = of the built-in ones."""
         self.ir = ir
+        self.matching = MatchingCost(one.constraints for one in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
         self._bodies = [_Body(body, dialect) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, dialect)

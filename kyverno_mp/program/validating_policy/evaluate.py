@@ -33,6 +33,7 @@ from kyverno_mp.program.context.cel_scope import (
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
+    MatchingCost,
     fault_or_match,
     is_by_kind,
     is_selector_free,
@@ -114,13 +115,20 @@ class LinkedValidatingPolicy:
         "_exceptions",
         "_is_derived",
         "_is_pure",
+        "grouping",
         "ir",
+        "matching",
         "reads",
         "reads_namespace",
     )
 
     def __init__(self, ir: ValidatingPolicyIR) -> None:
         self.ir = ir
+        given = [one.constraints for one in ir.bodies]
+        self.grouping = MatchingCost(one for one in given if is_by_kind(one))
+        """Of ``bodies_for``, once for each RequestKind."""
+        self.matching = MatchingCost(one for one in given if not is_by_kind(one))
+        """Of each request."""
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
