@@ -123,6 +123,8 @@ def _texts(document: AnyCelPolicy) -> Iterator[str]:
     if isinstance(document, GeneratingPolicy):
         yield from (one.expression for one in document.spec.generate)
         return
+    yield from (one.expression for one in document.spec.target_match_conditions)
+    yield from (one.value_expression for one in document.spec.audit_annotations)
     for mutation in document.spec.mutations:
         for body in (mutation.apply_configuration, mutation.json_patch):
             if body is not None:

@@ -351,6 +351,109 @@ def test_existing_objects() -> None:
     assert answer.patched["metadata"]["labels"] == {"t": "web", "o": "target"}
 
 
+def on_target(spec: Any, name: str, *, in_background: bool) -> RuleResult:
+    """Return the verdict on a ConfigMap of this name, for the Pod as the trigger."""
+    existing = {"evaluation": {"mutateExisting": {"enabled": True}}}
+    ir = compile_mutating_policy(document("MutatingPolicy", {**existing, **spec}))
+    trigger = facts()
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+    target = trigger._replace(request=replace(trigger.request, object=config))
+    linked, shared = LinkedMutatingPolicy(ir), Shared(trigger.request)
+    answer = (
+        linked.mutate_existing(target, shared, 0)
+        if in_background
+        else next(linked.mutate_target(target, shared))
+    )
+    assert answer.result is not None
+    return answer.result
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+@pytest.mark.parametrize(
+    ("name", "status"), [("wanted", "pass"), ("other", "skip"), ("bad", "error")]
+)
+def test_conditions_of_targets(name: str, status: str, *, in_background: bool) -> None:
+    """1.19: they see the variables and the trigger, and alone judge targets."""
+    text = "variables.name == 'bad' ? object.x == 1 : variables.name == 'wanted'"
+    spec = {
+        "matchConditions": [{"name": "trigger", "expression": "object.kind == 'Pod'"}],
+        "targetMatchConditions": [
+            {"name": "t", "expression": "request.object.metadata.name == 'web'"},
+            {"name": "n", "expression": text},
+        ],
+        "variables": [{"name": "name", "expression": "object.metadata.name"}],
+        **apply_mutations(LABEL),
+    }
+    found = on_target(spec, name, in_background=in_background)
+    assert found.status == status
+    if status == "error":
+        assert found.message == "failed to evaluate policy: no such key: x"
+
+
+def test_conditions_of_targets_are_not_those_of_reviews() -> None:
+    """A review would be slow, or skip, because of what is about targets."""
+    text = "resource.get('v1', 'configmaps', 'a', 'b').kind == 'x'"
+    spec = {
+        "targetMatchConditions": [{"name": "t", "expression": text}],
+        **apply_mutations(LABEL),
+    }
+    ir = compile_mutating_policy(document("MutatingPolicy", spec))
+    assert ir.effects == EFFECT_PURE
+    assert verdict(first(spec)) == ("", "pass", "success")
+
+
+ANNOTATIONS: list[tuple[str, str, Any]] = [
+    ("'team ' + object.metadata.labels.team", "success", {"k": "team a"}),
+    ("''", "success", {}),
+    (
+        "object.x",
+        'failed to evaluate policy: failed to evaluate auditAnnotation "k": no such'
+        " key: x",
+        {},
+    ),
+    (
+        "null",
+        'failed to evaluate policy: failed to convert auditAnnotation "k" expression:'
+        " type conversion error from 'null_type' to 'string'",
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "properties"), ANNOTATIONS)
+def test_annotations_see_the_mutated_object(
+    text: str, message: str, properties: Any
+) -> None:
+    """1.19: they are properties of the result."""
+    text = f"dyn({text})" if text == "object.x" else text
+    wanted = f"string({text})" if text.startswith("dyn") else text
+    spec = {
+        "auditAnnotations": [{"key": "k", "valueExpression": wanted}],
+        **apply_mutations(LABEL),
+    }
+    found = first(spec).result
+    assert found is not None
+    assert (found.message, found.properties) == (message, properties)
+    assert found.status == ("pass" if message == "success" else "error")
+
+
+ATOMIC = "Object{spec: Object.spec{nodeSelector: Object.spec.nodeSelector{disk: 'a'}}}"
+
+
+def test_server_side_apply_replaces_atomic_values() -> None:
+    """1.19: useServerSideApply; without it the API server's refusal stays."""
+    resource = {**POD, "spec": {**POD["spec"], "nodeSelector": {"zone": "b"}}}
+    spec = apply_mutations(ATOMIC)
+    assert verdict(first(spec, resource=resource))[2] == (
+        "failed to evaluate policy: error applying patch: invalid ApplyConfiguration:"
+        " may not mutate atomic arrays, maps or structs: .spec.nodeSelector"
+    )
+    spec["evaluation"] = {"useServerSideApply": True}
+    changed = first(spec, resource=resource).patched
+    assert changed is not None
+    assert changed["spec"] == {**POD["spec"], "nodeSelector": {"disk": "a"}}
+
+
 def test_an_expression_for_targets() -> None:
     text = "{'metadata': dyn({'name': object.metadata.name + '-x'})}"
     spec = {
@@ -383,6 +486,22 @@ def test_an_expression_for_targets() -> None:
             (
                 "spec.mutations[0].applyConfiguration.expression: Invalid value:"
                 " \"{'a': 1}\": output is expected to be of type Object"
+            ),
+        ),
+        (
+            "MutatingPolicy",
+            {"targetMatchConditions": [{"name": "t", "expression": "1"}]},
+            (
+                'spec.targetMatchConditions[0].expression: Invalid value: "1": output'
+                " is expected to be of type bool"
+            ),
+        ),
+        (
+            "MutatingPolicy",
+            {"auditAnnotations": [{"key": "k", "valueExpression": "1"}]},
+            (
+                'spec.auditAnnotations[0].valueExpression: Invalid value: "1": output'
+                " is expected to be either of type string or null_type"
             ),
         ),
         (
