@@ -272,7 +272,9 @@ def test_a_deleting_policy_is_previewed(
         [shown, "ConfigMap", namespace, "c"],
     ]
     assert lines[3].startswith(f"{shown}: 2 of ")
-    assert {"a", "b", "c"} <= {one["metadata"]["name"] for one in api.get(maps)["items"]}
+    assert {"a", "b", "c"} <= {
+        one["metadata"]["name"] for one in api.get(maps)["items"]
+    }
 
 
 GENERATING = """
@@ -336,6 +338,80 @@ def test_a_generating_policy_is_previewed(
     ]
     assert "-  from: hand\n+  from: posted\n" in done.stdout
     assert len(api.get(maps)["items"]) == before
+
+
+WIDGETS = """
+apiVersion: policies.kyverno.io/v1
+kind: MutatingPolicy
+metadata: {name: widgets}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [GROUP], apiVersions: [v1], resources: [widgets],
+       operations: [CREATE]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: >-
+        Object{metadata: Object.metadata{labels: {"new": "yes"}},
+        spec: Object.spec{entries: [Object.spec.entries{name: "a", port: 2}]}}
+"""
+
+
+def test_a_custom_kind_is_merged_as_its_definition_says(
+    cluster: Cluster, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """The elements of a list would be lost: the API server has the types."""
+    group = f"x{uuid.uuid4().hex[:8]}.example.org"
+    made = definition(group, scope="Namespaced", old_is_stored=False)
+    entry = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "port": {"type": "integer"}},
+        "required": ["name"],
+    }
+    entries = {
+        "type": "array",
+        "items": entry,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    }
+    spec = {"type": "object", "properties": {"entries": entries}}
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = {
+        "spec": spec
+    }
+    api.create(CRDS, made)
+    widgets = f"/apis/{group}/v1/namespaces/{namespace}/widgets"
+    try:
+        wait_served(api, widgets)
+        widget = {
+            "apiVersion": f"{group}/v1",
+            "kind": "Widget",
+            "metadata": {"name": "w"},
+            "spec": {"entries": [{"name": "a", "port": 1}, {"name": "b"}]},
+        }
+        api.create(widgets, widget)
+        wait_published(api, f"apis/{group}/v1")
+        file = tmp_path / "policy.yaml"
+        file.write_text(WIDGETS.replace("GROUP", group))
+        done = run(cluster, "apply", file, "--cluster", "-n", namespace)
+        lines = [line.strip() for line in done.stdout.splitlines()]
+        first = lines.index("entries:")
+        assert sorted(lines[first + 1 : first + 4]) == [
+            "- name: a",
+            "- name: b",
+            "port: 2",
+        ]
+        assert 'new: "yes"' in lines
+    finally:
+        api.ask("DELETE", f"{CRDS}/widgets.{group}")
+
+
+def wait_published(api: Api, path: str) -> None:
+    """Wait until the API server's OpenAPI documents have a group and version."""
+    until = time.monotonic() + 60
+    while path not in api.get("/openapi/v3")["paths"]:
+        assert time.monotonic() < until, path
+        time.sleep(0.05)
 
 
 def replace(api: Api, path: str, raw: dict[str, Any]) -> None:

@@ -123,6 +123,7 @@ def _run_in(
             images=images,
             uses_docker=options.registry,
             layout=options.image_layout,
+            definitions=options.crd_path,
         ),
         with_messages=needs_messages(options),
     )

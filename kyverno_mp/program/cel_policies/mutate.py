@@ -259,11 +259,10 @@ class LinkedMutatingPolicy:
                 if changed is not resource:
                     changed = whole_numbers(changed)
             else:
-                schemas = self._schemas or built_in()
                 changed = configured(
                     resource,
                     value,
-                    schemas,
+                    self._types_of(resource, facts),
                     facts.runtime,
                     replaces_atomics=self.ir.replaces_atomics,
                 )
@@ -272,6 +271,19 @@ class LinkedMutatingPolicy:
         properties = annotated(body.annotations, scope, quote_text)
         found = RuleResult("", result.MUTATION, result.PASS, "success", properties)
         return Mutated(body.ir.copy, found, resource)
+
+    def _types_of(self, resource: dict[str, Json], facts: Facts) -> Schemas:
+        """Return the types with which an object is merged.
+
+        Raises: Preempted where nothing may wait, DependencyError, InputError.
+        """
+        schemas = self._schemas or built_in()
+        api_version, kind = resource.get("apiVersion", ""), resource.get("kind", "")
+        port = facts.ports.types
+        if port is None or (api_version, kind) in schemas.kinds:
+            return schemas
+        facts.runtime.before_waiting()
+        return port.types(api_version, kind, facts.runtime.deadline_ns) or schemas
 
 
 def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:

@@ -663,8 +663,10 @@ CEL_REASONS: list[tuple[Generated, str]] = [
     ),
     (
         from_mutating_policy(mutating(evaluation={"useServerSideApply": True}), []),
-        "useServerSideApply is enabled, which mutates atomic fields that a native"
-        " MutatingAdmissionPolicy rejects.",
+        (
+            "useServerSideApply is enabled, which mutates atomic fields that a native"
+            " MutatingAdmissionPolicy rejects."
+        ),
     ),
     (
         from_mutating_policy(

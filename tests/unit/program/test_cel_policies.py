@@ -14,7 +14,7 @@ from kyverno_mp.compiler.cel_kinds.policies import (
     compile_deleting_policy,
     compile_generating_policy,
 )
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed, Preempted
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_PURE
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.policy.cel_kinds.policies import decode_cel_policy
@@ -28,6 +28,8 @@ from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.values.typed.custom import types_of_definitions
+from tests.unit.values.test_custom_types import API, KIND, definition
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -45,7 +47,12 @@ MATCH = {
         }
     ]
 }
-PLURALS = {"Pod": "pods", "Deployment": "deployments", "CronJob": "cronjobs"}
+PLURALS = {
+    "Widget": "widgets",
+    "Pod": "pods",
+    "Deployment": "deployments",
+    "CronJob": "cronjobs",
+}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -407,14 +414,18 @@ ANNOTATIONS: list[tuple[str, str, Any]] = [
     ("''", "success", {}),
     (
         "object.x",
-        'failed to evaluate policy: failed to evaluate auditAnnotation "k": no such'
-        " key: x",
+        (
+            'failed to evaluate policy: failed to evaluate auditAnnotation "k": no such'
+            " key: x"
+        ),
         {},
     ),
     (
         "null",
-        'failed to evaluate policy: failed to convert auditAnnotation "k" expression:'
-        " type conversion error from 'null_type' to 'string'",
+        (
+            'failed to evaluate policy: failed to convert auditAnnotation "k"'
+            " expression: type conversion error from 'null_type' to 'string'"
+        ),
         {},
     ),
 ]
@@ -435,6 +446,79 @@ def test_annotations_see_the_mutated_object(
     assert found is not None
     assert (found.message, found.properties) == (message, properties)
     assert found.status == ("pass" if message == "success" else "error")
+
+
+class Types:
+    """The port of types, which knows one kind."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def types(self, api_version: str, kind: str, _deadline_ns: int) -> Any:
+        self.asked.append((api_version, kind))
+        return types_of_definitions([definition()])
+
+
+def custom(types: Types | None, pace: Any = None) -> Mutated:
+    """Return the verdict on an object of a custom kind."""
+    text = (
+        "Object{spec: Object.spec{entries: [Object.spec.entries{name: 'a', port: 2}]}}"
+    )
+    match = {"resourceRules": [{**MATCH["resourceRules"][0], "resources": ["*"]}]}
+    match["resourceRules"][0] |= {"apiGroups": ["*"], "apiVersions": ["*"]}
+    ir = compile_mutating_policy(
+        document("MutatingPolicy", apply_mutations(text), match=match)
+    )
+    entries = [{"name": "a", "port": 1}, {"name": "b"}]
+    resource = {
+        "apiVersion": API,
+        "kind": KIND,
+        "metadata": {"name": "w"},
+        "spec": {"entries": entries},
+    }
+    given = facts(resource)
+    runtime = Runtime(now=lambda: NOW, monotonic_ns=lambda: 0, pace=pace)
+    ports = CelPorts(types=types)
+    given = given._replace(runtime=runtime, ports=ports)
+    return next(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request)))
+
+
+def test_a_custom_kind_is_merged_by_its_types() -> None:
+    """Elements of a list would be lost, or the policy be an error."""
+    types = Types()
+    answer = custom(types)
+    assert verdict(answer) == ("", "pass", "success")
+    assert answer.patched is not None
+    entries = answer.patched["spec"]["entries"]
+    assert entries == [{"name": "a", "port": 2}, {"name": "b"}]
+    assert types.asked == [(API, KIND)]
+    assert "type converter must not be nil" in verdict(custom(None))[2]
+
+
+class _Never:
+    """The pace of the event loop, which must not wait."""
+
+    slice_ends_ns = 10**18
+
+    def next_slice(self, _now_ns: int) -> int:
+        raise Preempted("review.preempted", "not here")
+
+
+def test_types_are_not_waited_for_in_the_event_loop() -> None:
+    """All other reviews would wait for the API server."""
+    types = Types()
+    with pytest.raises(Preempted):
+        custom(types, _Never())
+    assert types.asked == []
+
+
+def test_types_of_built_in_kinds_are_known() -> None:
+    """Each review of a Pod would ask the API server."""
+    types = Types()
+    given = facts()._replace(ports=CelPorts(types=types))
+    ir = compile_mutating_policy(document("MutatingPolicy", apply_mutations(LABEL)))
+    assert next(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request))).patched
+    assert types.asked == []
 
 
 ATOMIC = "Object{spec: Object.spec{nodeSelector: Object.spec.nodeSelector{disk: 'a'}}}"

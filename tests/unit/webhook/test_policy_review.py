@@ -341,8 +341,10 @@ _NO_OBJECT = (
                 "mutations": [_mutation("object.x")],
                 "targetMatchConditions": [{"name": "t", "expression": "1"}],
             },
-            'spec.targetMatchConditions[0].expression: Invalid value: "1": output is'
-            " expected to be of type bool",
+            (
+                'spec.targetMatchConditions[0].expression: Invalid value: "1": output'
+                " is expected to be of type bool"
+            ),
         ),
         (
             {
@@ -350,8 +352,10 @@ _NO_OBJECT = (
                 "mutations": [_mutation("Object{}")],
                 "evaluation": {"mode": "JSON"},
             },
-            'spec.evaluation.mode: Invalid value: "JSON": a MutatingPolicy is evaluated'
-            " in mode Kubernetes only",
+            (
+                'spec.evaluation.mode: Invalid value: "JSON": a MutatingPolicy is'
+                " evaluated in mode Kubernetes only"
+            ),
         ),
     ],
 )
