@@ -6,21 +6,19 @@ Source: docs/behaviour/v1.19 8; Kyverno cmd/cli/kubectl-kyverno/apis/v1alpha1/te
 (checks), store/gctx_resolve.go, pkg/cel/libs/http_mock.go at v1.19.0.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
+from kyverno_mp.cli.cluster.given_entries import Given, GivenEntries, searched
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.cli.sources.strict import read_documents
 from kyverno_mp.cli.testing.files import TestFile
-from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
-from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.program.ports import ApiCalls, ApiRequest, ClusterData
 from kyverno_mp.values.go.duration import quote_text
 from kyverno_mp.values.jsonvalue import Json
@@ -48,7 +46,7 @@ def mocked(test: TestFile, data: ClusterData) -> ClusterData:
         )
     given = test.raw.get(_ENTRIES) or []
     if given:
-        entries = _Entries(dict(_entries(given, test.folder)))
+        entries = GivenEntries(dict(_entries(given, test.folder)))
         data = replace(
             data, global_context=entries, cel=data.cel._replace(references=entries)
         )
@@ -110,36 +108,6 @@ class _ApiCalls:
         return body
 
 
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """GlobalContextEntries, for ``globalContext`` and ``globalReference``."""
-
-    by_name: Mapping[str, Json]
-
-    def reference(self, name: str, projection: str) -> Json:
-        """Return the data, None for an unknown entry. Raises: ExpressionFailed."""
-        found = self.by_name.get(name)
-        if name not in self.by_name or not projection:
-            return found
-        if type(found) is dict and projection in found:
-            return found[projection]
-        text = f'projection "{projection}" not found in global context entry "{name}"'
-        raise ExpressionFailed("cli.projection", text)
-
-    def entry(self, name: str) -> Json:
-        """Return the data of ``entry`` or ``entry.projection``.
-
-        Raises: ExpressionFailed.
-        """
-        head, dot, projection = name.rpartition(".")
-        if name not in self.by_name and dot and head in self.by_name:
-            return self.reference(head, projection)
-        if name not in self.by_name:
-            text = f"failed to fetch entry key={name}"
-            raise ExpressionFailed("context.global_entry", text)
-        return self.by_name[name]
-
-
 def _answers(given: list[dict[str, Json]]) -> _Answers:
     found: dict[str, _Answer] = {}
     for index, one in enumerate(given):
@@ -199,7 +167,7 @@ def _url_of(one: dict[str, Json], where: str) -> str:
     return url or path
 
 
-def _entries(given: list[dict[str, Json]], folder: Path) -> Iterator[tuple[str, Json]]:
+def _entries(given: list[dict[str, Json]], folder: Path) -> Iterator[tuple[str, Given]]:
     """Yield each entry's name and data. Raises: CommandFailed."""
     seen: set[str] = set()
     for one in given:
@@ -215,15 +183,16 @@ def _entries(given: list[dict[str, Json]], folder: Path) -> Iterator[tuple[str, 
             _check_projection(projection, where)
         root = _root(one, where, folder)
         if one.get("fieldPath"):
-            root = _searched(one["fieldPath"], root, f"{where} fieldPath")
+            root = searched(one["fieldPath"], root, f"{where} fieldPath")
         if projections:
             root = {
-                str(each["name"]): _searched(
+                str(each["name"]): searched(
                     each["path"], root, f"{where} projection {quote_text(each['name'])}"
                 )
                 for each in projections
             }
-        yield name, root
+        # KYVERNO: what a field of the data is called is a projection, too.
+        yield name, Given(root, root if type(root) is dict else {})
 
 
 def _check_projection(projection: dict[str, Json], where: str) -> None:
@@ -279,14 +248,3 @@ def _documents(file: str, where: str, folder: Path) -> Iterator[dict[str, Json]]
             raise CommandFailed(f"{where}: {name} has a document that is no map")
         if raw:
             yield raw
-
-
-def _searched(query: str, data: Json, where: str) -> Json:
-    from kyverno_mp.expr.jmespath.query import search  # few tests have it
-
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731
-    runtime = Runtime(now=now, monotonic_ns=time.monotonic_ns)
-    try:
-        return search(query)(runtime, data)
-    except (ExpressionFailed, ExpressionInvalid) as error:
-        raise CommandFailed(f"{where}: {error.message}") from error

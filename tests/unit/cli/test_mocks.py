@@ -251,3 +251,68 @@ def test_mistakes(run: Any, field: str, given: Json, text: str) -> None:
     done = run(in_cel("true"), **{name: given})
     assert done.code == 1
     assert text in done.out + done.err
+
+
+GLOBAL = """
+apiVersion: kyverno.io/v2beta1
+kind: GlobalContextEntry
+metadata: {name: maps}
+spec:
+  kubernetesResource: {version: v1, resource: configmaps, namespace: NAMESPACE}
+  projections: [{name: names, jmesPath: "[].metadata.name"}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: one, namespace: a}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: two, namespace: b}
+"""
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expression"),
+    [
+        ("a", "globalContext.get('maps').map(m, m.metadata.name) == ['one']"),
+        ("", "globalContext.get('maps').size() == 2"),
+        ("b", "globalContext.get('maps', 'names') == ['two']"),
+        ("b", "globalContext.get('other') == null"),
+    ],
+)
+def test_entries_among_the_objects(
+    command: Command, tmp_path: Path, namespace: str, expression: str
+) -> None:
+    """A policy that reads them could not be tried with apply."""
+    (tmp_path / "policy.yaml").write_text(json.dumps(in_cel(expression)))
+    objects = GLOBAL.replace("NAMESPACE", json.dumps(namespace))
+    (tmp_path / "objects.yaml").write_text(f"{objects}---\n{pod('good')}")
+    given = ("apply", tmp_path / "policy.yaml", "-r", tmp_path / "objects.yaml")
+    done = command(*given)
+    assert done.code == 0, done.out + done.err
+    assert "pass: 1, fail: 0" in done.out
+
+
+def test_an_entry_decides_what_a_rule_of_apply_finds(
+    command: Command, tmp_path: Path
+) -> None:
+    """GlobalReference was left out without a cluster."""
+    entry = {"globalReference": {"name": "maps", "jmesPath": "[0].metadata.name"}}
+    policy = of_rules(entry, "{{ found }}")
+    (tmp_path / "policy.yaml").write_text(json.dumps(policy))
+    objects = GLOBAL.replace("NAMESPACE", "a").replace("name: one", "name: a")
+    (tmp_path / "objects.yaml").write_text(f"{objects}---\n{pod('good')}")
+    given = ("apply", tmp_path / "policy.yaml", "-r", tmp_path / "objects.yaml")
+    done = command(*given)
+    assert done.code == 0, done.out + done.err
+    assert "pass: 1, fail: 0" in done.out
+
+
+def test_a_projection_that_cannot_be_computed(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(json.dumps(in_cel("true")))
+    objects = GLOBAL.replace("[].metadata.name", "[")
+    (tmp_path / "objects.yaml").write_text(objects)
+    given = ("apply", tmp_path / "policy.yaml", "-r", tmp_path / "objects.yaml")
+    done = command(*given)
+    assert done.code == 1
+    assert "projection names of GlobalContextEntry maps" in done.err
