@@ -177,7 +177,7 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
 
 
 def place_of(row: Row) -> tuple[str, ...]:
-    """Return what orders the rows of a report."""
+    """Return the sort key for the rows of a report."""
     return row.policy, row.rule, row.source
 
 
