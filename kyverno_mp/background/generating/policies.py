@@ -175,8 +175,12 @@ class GeneratingPolicies:
     def informers(self) -> Iterator[Informer[StoredPolicy] | Informer[bytes]]:
         """All informers."""
         yield from self.policies
-        if self._exceptions_in:
-            yield self._exceptions
+        yield from self.exceptions
+
+    @property
+    def exceptions(self) -> tuple[Informer[bytes], ...]:
+        """What knows the exceptions; nothing where none counts."""
+        return (self._exceptions,) if self._exceptions_in else ()
 
     @property
     def synced(self) -> bool:

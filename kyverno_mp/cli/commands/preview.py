@@ -43,6 +43,12 @@ def preview_command(
             click.Option(
                 ["--kyverno-namespace"], default="kyverno", help=namespace_help
             ),
+            click.Option(
+                ["--exception-namespace"],
+                default="",
+                help="Namespace whose PolicyExceptions count for policies in CEL, * for"
+                " all, as the service has it; without it none counts.",
+            ),
         ],
         help=f"{summary} POLICY is a file, - for standard input, or the name of a"
         " stored policy: name or namespace/name.",

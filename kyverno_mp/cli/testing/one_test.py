@@ -99,6 +99,10 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
         resources=resources,
         context=_context(test),
     )
+    if test.raw.get("apiCallResponses") or test.raw.get("globalContextEntries"):
+        from kyverno_mp.cli.testing.mocks import mocked  # few tests have them
+
+        cluster_data = mocked(test, cluster_data)
     echo("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"))
     is_validating = any(one.kind == VALIDATING for one in policies.admission)
