@@ -47,7 +47,7 @@ _WRITES: Final = _exits((OK, "the file is written"), (FAILED, _UNWRITTEN))
 EXITS: Final = {
     "": EVERYWHERE,
     "apply": _exits(
-        (OK, "no rule failed; a policy file that cannot be used changes nothing"),
+        (OK, "no rule failed; a policy file, named by itself, may be invalid"),
         (
             FAILED,
             (

@@ -141,6 +141,9 @@ def _load(paths: Sequence[str], git: GitAccess, advance: Advance) -> PolicySet:
                 text = read_error(error, path).replace("open ", "stat ", 1)
                 if may_be_folder(path):
                     found.unread.append(str(error.filename or path))
+            elif Path(path).is_dir():
+                # All policies of the folder are lost: no run without them is a success.
+                found.unread.append(error.where.file or path)
             found.lost_paths.append(text)
             continue
         _add(found, part)

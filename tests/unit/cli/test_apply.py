@@ -518,10 +518,12 @@ def test_what_spoils_a_folder_is_told_with_its_place(
         f"policy path left out: {folder}: {folder / 'b.yaml'}: line 3, column 1:"
         " did not find expected node content [policy.syntax]\n"
         f"policy path left out: {tmp_path / 'none'}: no such file or directory\n"
-        f"Error: could not be read: {tmp_path / 'none'}\n"
+        f"Error: could not be read: {folder / 'b.yaml'}, {tmp_path / 'none'}\n"
     )
     (folder / "b.yaml").write_text(LATEST_POLICY.replace("rules:", "ruels:"))
+    (folder / "a.yaml").write_text(LATEST_POLICY)
     done = command("apply", folder, "-r", pods_file)
+    assert done.code == 1, "no policy of the folder was applied"
     assert "b.yaml: policy no-latest: spec.ruels: unknown field" in done.err
     assert "[policy.unknown_field]\n" in done.err
 
