@@ -434,6 +434,10 @@ OPENAPI_KEPT_BYTES_MAX = 32 * 1024 * 1024
 """OpenAPI documents that a worker caches, measured by their encoded size; the cached
 form is smaller because descriptions and paths are dropped. The oldest are evicted."""
 
+TYPES_KEPT_MAX = 256
+"""Custom kinds whose types a process keeps for apply configurations: more than
+MutatingPolicies name in practice. The oldest are read again."""
+
 OPENAPI_WAIT_S_MAX = 2.0
 """Total time that a policy review waits for schemas: they serve only for warnings, and
 the API server allows ten seconds for the whole review."""

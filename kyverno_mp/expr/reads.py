@@ -1,8 +1,8 @@
 """Record which parts of a value are read, and extract those parts.
 
-Room: expr. Takes: marks by pattern/reads.py, jmespath/reads.py and cel/reads.py. Gives:
-Reads; Found, the places that a value may come from; ``cutter(reads)``, which makes the
-part of a value that is read.
+Room: expr. Takes: marks by expr/pattern/reads.py, expr/jmespath/reads.py and
+expr/cel/reads.py. Gives: Reads; Found, the places that a value may come from;
+``cutter(reads)``, which makes the part of a value that is read.
 Next: program/recall/verdicts.py.
 May touch: nothing outside its arguments.
 

@@ -38,10 +38,10 @@ _OLD_OBJECT: Final = "oldObject"
 
 
 def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
-    """Return what any trigger matches, whatever is done to it.
+    """Return constraints that any trigger meets, for every operation.
 
-    An exclusion keeps its operations: what is excluded from one may have been a trigger
-    in another.
+    An exclusion keeps its operations: an object that is excluded in one operation may
+    be a trigger in another.
     """
     found = any_operation(constraints)
     if found is None or constraints is None:

@@ -144,7 +144,7 @@ class Group:
         self._with_messages = outcomes
 
     def outcome(self, done: Sequence[list[RuleResult] | None]) -> Outcome | None:
-        """Return the outcome of a review, None if it cannot be that of another one.
+        """Return the outcome of a review, None if no other review may share it.
 
         ``done``: the results of each member, by its position.
         """

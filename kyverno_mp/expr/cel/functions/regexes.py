@@ -1,7 +1,7 @@
 """Implement regular expressions on RE2.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, compile_regex.
-Next: catalogue.py.
+Next: expr/cel/catalogue.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 11; Kubernetes' regex library.
 """
