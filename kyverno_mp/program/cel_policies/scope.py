@@ -26,7 +26,7 @@ from kyverno_mp.program.context.cel_scope import (
     LinkedExpression,
     Shared,
 )
-from kyverno_mp.program.validating_policy.evaluate import is_expired
+from kyverno_mp.program.validating_policy.evaluate import exception_cost, is_expired
 from kyverno_mp.program.validating_policy.scope import NAMES, Facts, KindScope
 from kyverno_mp.values.jsonvalue import Json
 
@@ -116,13 +116,14 @@ def exempting(
     KYVERNO: one that fails is an error of the policy, so that the author of an
     exception can deny everything that the policy matches; not in a review here.
     """
-    if facts.faults is None:
+    if facts.faults is None or not linked:
         return exceptions_of(linked, scope, facts.runtime)
+    cost = exception_cost(len(linked))
     return [
         one.ir
         for one in linked
         if not is_expired(one.ir, facts.runtime)
-        and _exempts(one, facts, shared, facts.faults)
+        and _exempts(one, facts, shared, facts.faults, cost)
     ]
 
 
@@ -131,18 +132,23 @@ def _exempts(
     facts: Facts,
     shared: Shared,
     faults: list[ExpressionFailed],
+    cost: int,
 ) -> bool:
     """Return whether it applies, with a cost limit of its own; note its error."""
     if not exception.conditions:
         return True
     scope = PolicyScope(facts, shared, {}, "")
     scope.replace_object(facts.request.object)
+    scope.limit_cost(cost)
+    bytes_left = facts.runtime.bytes_left
     try:
         return met(exception.conditions, scope)
     except (ExpressionFailed, BudgetExceeded) as error:
         text = f"PolicyException {exception.ir.key}: {error.message}"
         faults.append(ExpressionFailed("cel.exception", text))
         return False
+    finally:
+        facts.runtime.bytes_left = bytes_left
 
 
 def met(conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:

@@ -59,6 +59,7 @@ from kyverno_mp.program.validating_policy.constraints import (
 )
 from kyverno_mp.program.validating_policy.evaluate import (
     annotated,
+    exception_cost,
     is_expired,
     message_of,
 )
@@ -326,12 +327,16 @@ class LinkedImagePolicy:
         """
         if facts.faults is None:
             return self._met(exception.conditions, scope)
+        own, bytes_left = opened(), facts.runtime.bytes_left
+        own.limit_cost(exception_cost(len(self._exceptions)))
         try:
-            return self._met(exception.conditions, opened())
+            return self._met(exception.conditions, own)
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"PolicyException {exception.ir.key}: {error.message}"
             facts.faults.append(ExpressionFailed("cel.exception", text))
             return False
+        finally:
+            facts.runtime.bytes_left = bytes_left
 
     def _read_images(self, body: _Body, facts: Facts, scope: _ImageScope) -> None:
         """Extract the images, and read those that the policy is about.

@@ -49,6 +49,10 @@ from kyverno_mp.program.validating_policy.scope import (
 )
 
 _NAMESPACE: Final = "namespaceObject"
+_EXCEPTIONS_COST_MAX: Final = COST_MAX // 2
+"""A quarter of the steps of a policy."""
+_EXCEPTION_COST_MIN: Final = 10_000
+"""Half a millisecond, for some hundred comparisons."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -243,13 +247,20 @@ class LinkedValidatingPolicy:
         """Return whether it applies, with a cost limit of its own; note its error."""
         if not exception.conditions:
             return True
-        scope = KindScope(facts, shared, {}, COST_MAX, self.ir.policy.namespace)
+        cost, namespace = (
+            exception_cost(len(self._exceptions)),
+            self.ir.policy.namespace,
+        )
+        scope = KindScope(facts, shared, {}, cost, namespace)
+        bytes_left = facts.runtime.bytes_left
         try:
             return self._met(exception.conditions, scope)
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"PolicyException {exception.ir.key}: {error.message}"
             faults.append(ExpressionFailed("cel.exception", text))
             return False
+        finally:
+            facts.runtime.bytes_left = bytes_left
 
     def _decided(
         self, body: Body, scope: KindScope, matching: Sequence[CelExceptionIR]
@@ -309,6 +320,15 @@ def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True
     return any(_NAMESPACE in one.text for one in expressions_of(ir))
+
+
+def exception_cost(count: int) -> int:
+    """Return the cost limit of one of so many exceptions from a policy, in a review.
+
+    SAFETY: whoever may write an exception in one namespace could otherwise spend the
+    steps of a policy of the cluster, which then denies everything.
+    """
+    return max(_EXCEPTIONS_COST_MAX // count, _EXCEPTION_COST_MIN)
 
 
 def is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:

@@ -181,6 +181,10 @@ class KindScope(CelScope):
             YAML,
         )
 
+    def limit_cost(self, cost: int) -> None:
+        """Set the cost that the expressions may still have."""
+        self._budget = Budget(cost)
+
     def allow(self, images: list[str], values: list[str]) -> None:
         """Set ``exceptions`` to what the matching exceptions allow."""
         at = NAMES.index("exceptions")

@@ -252,6 +252,33 @@ def test_matching_many_entries_leaves_the_event_loop(
     assert type(json.loads(answer)["response"]["allowed"]) is bool
 
 
+HEAVY = {
+    "steps": "object.spec.xs.all(x, object.spec.xs.all(y, x == y))",
+    "bytes": "object.spec.xs.all(x, (object.spec.t + object.spec.t).size() > 0)",
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_exceptions_spend_nothing_of_their_policy(name: str, tmp_path: Path) -> None:
+    """A failure means: an exception in one namespace makes a policy deny everything."""
+    condition = {"name": "heavy", "expression": HEAVY[name]}
+    exceptions = [
+        test_cel_policies.exception("team", "b", matchConditions=[condition])
+        for _ in range(300)
+    ]
+    for number, one in enumerate(exceptions):
+        one["metadata"]["name"] = f"x{number}"
+    builds = {"expression": "(object.metadata.name + 'a').size() > 0"}
+    found = compiled(test_cel_policies.policy("team", builds), *exceptions)
+    server = test_cel_policies.Server(found, tmp_path)
+    given = {
+        **POD,
+        "spec": {"xs": ["a"] * 2_000, "t": "t" * 100_000},
+    }
+    assert server.ask("/vpol/team", object=given)["allowed"]
+    assert set(server.records.errors) == {"cel.exception"}
+
+
 def test_a_look_up_takes_as_long_as_the_object_is_large() -> None:
     """It is not charged: policies choose the names, and objects repeat empty maps."""
     reads = Reads()
