@@ -93,7 +93,7 @@ def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
     if mode not in ("", "Kubernetes"):
         path = "spec.evaluation.mode"
         reason = "a MutatingPolicy is evaluated in mode Kubernetes only"
-        upstream = f"{path}: Invalid value: {quote_text(mode)}: {reason}"
+        upstream = f"{path}: Invalid value: {quote(mode)}: {reason}"
         yield Problem("policy.mode", path, "", reason, upstream)
 
 
