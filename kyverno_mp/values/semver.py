@@ -1,7 +1,7 @@
 """Compare semantic versions with ranges like blang/semver.
 
-Room: values. Takes: version and range strings. Gives: Version tuples, range predicates.
-Next: expr/jmespath (semver_compare).
+Room: values. Takes: version and range strings. Gives: Version tuples, errors, range
+predicates. Next: expr/jmespath (semver_compare).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (semver_compare); blang/semver v4.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from kyverno_mp.errors import ExpressionFailed
-from kyverno_mp.values.go.duration import quote_text
+from kyverno_mp.values.go.goquote import quote
 
 Release: TypeAlias = tuple[tuple[int, int, str], ...]
 Version: TypeAlias = tuple[int, int, int, int, Release]
@@ -46,6 +46,12 @@ def parse_version(text: str) -> Version | None:
     return None if type(parsed) is str else parsed  # type: ignore[return-value]
 
 
+def version_error(text: str) -> str:
+    """Return the library's error for a string that ``parse_version`` rejects."""
+    parsed = _parse(text)
+    return parsed if type(parsed) is str else ""
+
+
 def _parse(text: str) -> Version | str:
     if not text:
         return "Version string empty"
@@ -73,26 +79,24 @@ def _parse(text: str) -> Version | str:
         if not part:
             return "Build meta data is empty"
         if not _ALPHANUMERIC.issuperset(part):
-            return f"Invalid character(s) found in build meta data {quote_text(part)}"
+            return f"Invalid character(s) found in build meta data {quote(part)}"
     final = 0 if parsed else 1
     return numbers[0], numbers[1], numbers[2], final, tuple(parsed)
 
 
 def _parse_number(name: str, digits: str) -> int | str:
     if not _NUMBERS.issuperset(digits):
-        return (
-            f"Invalid character(s) found in {name.lower()} number {quote_text(digits)}"
-        )
+        return f"Invalid character(s) found in {name.lower()} number {quote(digits)}"
     if len(digits) > 1 and digits[0] == "0":
-        return f"{name} number must not contain leading zeroes {quote_text(digits)}"
+        return f"{name} number must not contain leading zeroes {quote(digits)}"
     return _parse_uint(digits)
 
 
 def _parse_uint(digits: str) -> int | str:
     if not digits:
-        return f"strconv.ParseUint: parsing {quote_text(digits)}: invalid syntax"
+        return f"strconv.ParseUint: parsing {quote(digits)}: invalid syntax"
     if len(digits) > _UINT64_DIGITS or int(digits) >= _UINT64_END:
-        return f"strconv.ParseUint: parsing {quote_text(digits)}: value out of range"
+        return f"strconv.ParseUint: parsing {quote(digits)}: value out of range"
     return int(digits)
 
 
@@ -103,13 +107,13 @@ def _parse_release(part: str) -> tuple[int, int, str] | str:
         if len(part) > 1 and part[0] == "0":
             return (
                 "Numeric PreRelease version must not contain leading zeroes "
-                + quote_text(part)
+                + quote(part)
             )
         number = _parse_uint(part)
         return number if type(number) is str else (0, int(number), "")
     if _ALPHANUMERIC.issuperset(part):
         return (1, 0, part)
-    return f"Invalid character(s) found in prerelease {quote_text(part)}"
+    return f"Invalid character(s) found in prerelease {quote(part)}"
 
 
 def parse_range(text: str) -> Range:
@@ -230,21 +234,21 @@ def _split_comparator(part: str) -> tuple[str, str]:
     for index, char in enumerate(part):
         if char.isdecimal():
             return part[:index].strip(), part[index:]
-    raise _range_error(f"Could not get version from string: {quote_text(part)}")
+    raise _range_error(f"Could not get version from string: {quote(part)}")
 
 
 def _comparator(part: str) -> tuple[Callable[[Version, Version], bool], Version]:
     operator, version = _split_comparator(part)
     compare = _OPERATORS.get(operator)
-    whole = quote_text(operator + version)
-    where = f"Could not parse Range {quote_text(part)}: "
+    whole = quote(operator + version)
+    where = f"Could not parse Range {quote(part)}: "
     if compare is None:
         raise _range_error(
-            f"{where}Could not parse comparator {quote_text(operator)} in {whole}"
+            f"{where}Could not parse comparator {quote(operator)} in {whole}"
         )
     parsed = _parse(version)
     if type(parsed) is str:
         raise _range_error(
-            f"{where}Could not parse version {quote_text(version)} in {whole}: {parsed}"
+            f"{where}Could not parse version {quote(version)} in {whole}: {parsed}"
         )
     return compare, parsed  # type: ignore[return-value]

@@ -34,7 +34,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 )
 from kyverno_mp.policy.checks.cleanup import is_schedule
 from kyverno_mp.policy.problems import Problem
-from kyverno_mp.values.go.duration import quote_text
+from kyverno_mp.values.go.goquote import quote
 
 _NOT_COMPILED: Final = (
     "<nil>: Internal error: {} policy compiler 2.0 error: failed to compile policy"
@@ -81,7 +81,7 @@ def review(
         # KYVERNO: 1.19; 1.18 accepts it and never runs the policy.
         reason = "schedule spec in the deletingPolicy is not in proper cron format"
         path = "spec.schedule"
-        given = quote_text(document.spec.schedule)
+        given = quote(document.spec.schedule)
         upstream = f"{path}: Invalid value: {given}: {reason}"
         yield Problem("policy.schedule", path, "", reason, upstream)
 
@@ -93,7 +93,7 @@ def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
     if mode not in ("", "Kubernetes"):
         path = "spec.evaluation.mode"
         reason = "a MutatingPolicy is evaluated in mode Kubernetes only"
-        upstream = f"{path}: Invalid value: {quote_text(mode)}: {reason}"
+        upstream = f"{path}: Invalid value: {quote(mode)}: {reason}"
         yield Problem("policy.mode", path, "", reason, upstream)
 
 

@@ -21,6 +21,7 @@ from kyverno_mp.errors import ExpressionInvalid, Where
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.environment import Environment
+from kyverno_mp.expr.cel.fold import constant_failure
 from kyverno_mp.expr.cel.functions.kyverno import identities
 from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.linking.program import compile_expression
@@ -45,7 +46,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 from kyverno_mp.policy.fields.meta import NamedExpression
 from kyverno_mp.policy.fields.validation import AuditAnnotation, CELValidation
 from kyverno_mp.policy.problems import DocumentInvalid, Problem
-from kyverno_mp.values.go.duration import quote_text
+from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 
 _AnyDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
@@ -296,10 +297,14 @@ class Builder:
             either = "either of" if len(wanted) > 1 else "of"
             problem = f"output is expected to be {either} type {kinds}"
             return self.refused(text, path, problem), types.DYN
+        assert expression.node is not None
+        failure = constant_failure(expression.node)
+        if failure:
+            return self.refused(text, path, failure), types.DYN
         return expression, found
 
     def refused(self, text: str, path: str, reason: str) -> Expression:
         """Record a problem of an expression; return a placeholder for it."""
-        upstream = f"{path}: Invalid value: {quote_text(text)}: {reason}"
+        upstream = f"{path}: Invalid value: {quote(text)}: {reason}"
         self.problems.append(Problem(_CODE, path, "", reason, upstream))
         return Expression(text, error=reason)

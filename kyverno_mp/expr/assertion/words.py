@@ -10,28 +10,16 @@ from typing import Final
 
 from kyverno_mp.expr.assertion.gotypes import GoMap, GoStrings, GoStruct, NilMap
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.go.gotext import GoValue, json_text, sprint
 from kyverno_mp.values.jsonvalue import Json
 
 Path = tuple["Path", str] | None
 """A field path, innermost part last: ``(((None, "a"), ".b"), "[0]")``."""
 
-_ESCAPES: Final = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\a": "\\a",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\v": "\\v",
-}
 _ITEM_CHARACTERS: Final = 32
 EXTRA_VALUE: Final = "v1.ExtraValue"
 """The Go type of the values in a user's ``extra``."""
-_ASCII_MAX: Final = 0x7F
-_BMP_MAX: Final = 0xFFFF
 
 
 def child(path: Path, name: str) -> Path:
@@ -78,29 +66,11 @@ def expected(value: Json, runtime: Runtime) -> str:
     return f"Expected value: {_go_syntax(value, runtime, top=True)}"
 
 
-def quoted(text: str) -> str:
-    """Print a string like ``%q``."""
-    if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
-        return f'"{text}"'
-    return f'"{"".join(map(_escaped, text))}"'
-
-
 def _charged(text: str, runtime: Runtime) -> str:
     """Quote a string in portions, because each character may become ten."""
     runtime.charge_printed(len(text))
     runtime.charge_bytes(0 if text.isascii() and text.isprintable() else 12 * len(text))
-    return quoted(text)
-
-
-def _escaped(char: str) -> str:
-    if char in _ESCAPES:
-        return _ESCAPES[char]
-    if char.isprintable():
-        return char
-    code = ord(char)
-    if code <= _ASCII_MAX:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= _BMP_MAX else f"\\U{code:08x}"
+    return quote(text)
 
 
 def _value(value: Json, runtime: Runtime) -> str:
@@ -126,7 +96,7 @@ def _go_syntax(value: Json, runtime: Runtime, *, top: bool = False) -> str:
     if isinstance(value, dict):
         runtime.charge_printed(_ITEM_CHARACTERS * len(value))
         pairs = ", ".join(
-            [f"{quoted(k)}:{_go_syntax(value[k], runtime)}" for k in sorted(value)]
+            [f"{quote(k)}:{_go_syntax(value[k], runtime)}" for k in sorted(value)]
         )
         return f"map[string]interface {{}}{{{pairs}}}"
     return sprint(value)
@@ -141,7 +111,7 @@ def _typed_syntax(value: GoValue, runtime: Runtime) -> str:
         if not value:
             return f"{value.go_name}(nil)"
         if isinstance(value, GoStrings):
-            return f"{value.go_name}{{{', '.join(map(quoted, value))}}}"
-        pairs = [f"{quoted(k)}:{_go_syntax(value[k], runtime)}" for k in sorted(value)]
+            return f"{value.go_name}{{{', '.join(map(quote, value))}}}"
+        pairs = [f"{quote(k)}:{_go_syntax(value[k], runtime)}" for k in sorted(value)]
         return f"{value.go_name}{{{', '.join(pairs)}}}"
-    return quoted(value.go_text())
+    return quote(value.go_text())

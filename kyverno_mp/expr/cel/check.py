@@ -55,6 +55,17 @@ _NONE: Final = slice(0, 0)
 number."""
 _PLACE: Final = itemgetter(0)
 _SHOWN: Final = {"in": "@in", "?:": "_?_:_"}
+_SORTED: Final = (
+    types.BOOL,
+    types.BYTES,
+    types.DOUBLE,
+    types.DURATION,
+    types.INT,
+    types.STRING,
+    types.TIMESTAMP,
+    types.UINT,
+)
+"""The types of the keys of sortBy."""
 _PREDICATES: Final = frozenset({"all", "exists", "existsOne", "filter"})
 
 
@@ -285,7 +296,7 @@ class _Checker:
                 given = self._unwrapped(given, item)
             self.literals.note_member(item, given)
             found.append((_at(item), given))
-        return types.list_of(self._joined(found))
+        return types.list_of(self._joined(found, every=False))
 
     def _unwrapped(self, given: Type, node: Node) -> Type:
         given = self.found.apply(given)
@@ -293,14 +304,15 @@ class _Checker:
             return given.params[0]
         if given in (DYN, ERROR):
             return DYN
-        return self._problem(
-            _at(node), f"expected type 'optional_type(dyn)' but found '{given}'"
+        self._problem(
+            _at(node), f"expected type 'optional_type({given})' but found '{given}'"
         )
+        return given
 
-    def _joined(self, found: list[tuple[int, Type]]) -> Type:
+    def _joined(self, found: list[tuple[int, Type]], *, every: bool) -> Type:
         if not found:
             return self._variable()
-        self.literals.note_items(found)
+        self.literals.note_items(found, every=every)
         joined = found[0][1]
         for _, given in found[1:]:
             joined = self.found.joined(joined, given)
@@ -316,7 +328,8 @@ class _Checker:
             values.append(
                 (_at(value), self._unwrapped(given, value) if optional else given)
             )
-        return types.sized(types.map_of(self._joined(keys), self._joined(values)))
+        joined = self._joined(keys, every=True)
+        return types.sized(types.map_of(joined, self._joined(values, every=True)))
 
     def _struct(self, node: StructLit) -> Type:
         fields = self._environment.constructors.get(node.name)
@@ -338,7 +351,12 @@ class _Checker:
         return types.object_type(node.name)
 
     def _macro(self, node: Macro) -> Type:
+        noted = len(self.problems), self.literals.noted
         given = self.found.apply(self.check(node.range))
+        if node.kind in ("optMap", "optFlatMap"):
+            # cel-go expands the target twice, so that its errors appear twice.
+            self.problems += self.problems[noted[0] :]
+            self.literals.repeat(noted[1])
         if node.kind == "bind":
             return self._bound(node, (given,))[0]
         if node.kind in ("optMap", "optFlatMap"):
@@ -383,7 +401,7 @@ class _Checker:
         if node.kind in _PREDICATES:
             return self._predicate(node, item, bound[0])
         if node.kind == "sortBy":
-            return types.list_of(item)
+            return self._sorted(node, item, bound[0])
         if node.kind in ("map", "transformList"):
             result = types.list_of(bound[-1])
         elif node.kind == "transformMap":
@@ -393,6 +411,15 @@ class _Checker:
         if len(bound) > 1:
             self._choice(node, bound[0], result)
         return types.sized(result)
+
+    def _sorted(self, node: Macro, item: Type, key: Type) -> Type:
+        """Check what the macro calls for the keys of the items."""
+        result = types.list_of(item)
+        for one in _SORTED:
+            if self.found.fits((types.list_of(key),), (types.list_of(one),)):
+                return result
+        shown = f"{self._shown(result)}.({self._shown(types.list_of(key))})"
+        return self._no_overload(node.at, "@sortByAssociatedKeys", shown)
 
     def _predicate(self, node: Macro, item: Type, found: Type) -> Type:
         if node.kind == "filter":
@@ -417,6 +444,7 @@ class _Checker:
             item = DYN
         else:
             self._no_overload(node.at, "hasValue", f"{given}.()")
+            self._no_overload(node.at, "value", f"{given}.()")
             item = ERROR
         (result,) = self._bound(node, (item,))
         if node.kind == "optMap":

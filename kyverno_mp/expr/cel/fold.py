@@ -21,6 +21,8 @@ from kyverno_mp.expr.cel.nodes import (
     MapLit,
     Node,
 )
+from kyverno_mp.expr.cel.operators import check_key
+from kyverno_mp.expr.cel.refusals import no_key
 from kyverno_mp.expr.cel.syntax.literals import check_regex
 from kyverno_mp.expr.cel.syntax.parse import children
 from kyverno_mp.expr.cel.values import CelFailed, Meter
@@ -34,6 +36,7 @@ _CONVERSIONS: Final = frozenset(
 )
 
 
+_INDEXES: Final = frozenset({"_[_]", "_[?_]"})
 _SEARCHES: Final = frozenset({"find", "findAll", "matches"})
 _KEYS: Final = frozenset({"bool", "int", "string", "uint"})
 
@@ -58,6 +61,8 @@ def constant_failure(root: Node) -> str:
                 text = _failure(node)
         elif isinstance(node, Call) and node.function in _SEARCHES:
             text = _regex_failure(node, constants)
+        elif isinstance(node, Call) and node.function in _INDEXES:
+            text = _key_failure(node.args[1], constants)
         if text:
             return text
     return ""
@@ -72,8 +77,8 @@ def _is_constant(node: Node, constants: Mapping[int, int]) -> bool:
     if isinstance(node, ListLit):
         return not node.optional and all(id(item) in constants for item in node.items)
     return isinstance(node, MapLit) and all(
-        isinstance(key, Const)
-        and key.kind in _KEYS
+        (isinstance(key, Call) or (isinstance(key, Const) and key.kind in _KEYS))
+        and id(key) in constants
         and id(value) in constants
         and not optional
         for key, value, optional in node.entries
@@ -94,6 +99,19 @@ def _regex_failure(call: Call, constants: Mapping[int, int]) -> str:
         check_regex(pattern)
     except CelFailed as error:
         return error.message
+    return ""
+
+
+def _key_failure(key: Node, constants: Mapping[int, int]) -> str:
+    if id(key) not in constants:
+        return ""
+    try:
+        value = link_expression(Expression("", key), ()).evaluate((), Meter())
+        check_key(value)
+    except (ExpressionFailed, BudgetExceeded):
+        return ""
+    except CelFailed:
+        return no_key(value, is_constant=True).message
     return ""
 
 

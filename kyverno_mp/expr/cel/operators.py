@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from kyverno_mp.expr.cel.refusals import no_order
+from kyverno_mp.expr.cel.refusals import no_key, no_order
 from kyverno_mp.expr.cel.values import (
     INT_MAX,
     INT_MIN,
@@ -29,7 +29,7 @@ from kyverno_mp.expr.cel.values import (
     type_name,
 )
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX
-from kyverno_mp.values.go.gotext import sprint
+from kyverno_mp.values.go.gotext import float_g, sprint
 
 _SAME: Final = frozenset({str, int, float, bool, bytes, type(None), Uint})
 _NUMBERS: Final = frozenset({int, Uint, float})
@@ -195,13 +195,13 @@ def duration_result(ns: int) -> Duration:
     """Return a duration; CelFailed beyond int64 nanoseconds."""
     if INT_MIN <= ns <= INT_MAX:
         return Duration(ns)
-    raise CelFailed("duration overflow")
+    raise CelFailed("integer overflow")
 
 
-def timestamp_result(ns: int) -> Timestamp:
+def timestamp_result(ns: int, offset_s: int = 0) -> Timestamp:
     """Return a timestamp; CelFailed outside the years 1 to 9999."""
     if _TIMESTAMP_MIN <= ns <= _TIMESTAMP_MAX:
-        return Timestamp(ns)
+        return Timestamp(ns, offset_s)
     raise CelFailed("timestamp overflow")
 
 
@@ -237,6 +237,8 @@ def modulo_int(_meter: Meter, left: int, right: int) -> int:
     """Return the remainder, with the sign of the dividend."""
     if right == 0:
         raise CelFailed("modulus by zero")
+    if right == -1:
+        int_result(-left)
     rest = abs(left) % abs(right)
     return -rest if left < 0 else rest
 
@@ -272,6 +274,12 @@ def multiply_double(_meter: Meter, left: float, right: float) -> float:
 def index(container: Value, key: Value) -> Value:
     """Evaluate ``container[key]``. Raises: CelFailed with cel-go's text."""
     kind = container.__class__
+    if kind is dict and key.__class__ is str:
+        # PERF: the usual case, without another call.
+        if key in container:
+            return container[key]
+        raise CelFailed(f"no such key: {key}")
+    check_key(key)
     if kind is dict:
         if has_key(container, key):
             return container[key]
@@ -284,6 +292,12 @@ def index(container: Value, key: Value) -> Value:
     raise CelFailed(f"no such key: {key_text(key)}")
 
 
+def check_key(key: Value) -> None:
+    """Raise CelFailed for a value that cannot be a key or an index."""
+    if not _may_be_key(key):
+        raise no_key(key)
+
+
 def _may_be_key(key: Value) -> bool:
     kind = key.__class__
     return kind is str or kind in _NUMBERS or kind is bool
@@ -292,10 +306,12 @@ def _may_be_key(key: Value) -> bool:
 def whole_index(key: Value) -> int:
     """Return a list index; whole doubles are allowed."""
     kind = key.__class__
-    if kind is int or kind is Uint:
+    if kind is int:
         return int(key)
-    if kind is float:
-        if key.is_integer():
+    if kind is Uint and key <= INT_MAX:
+        return int(key)
+    if kind is float or kind is Uint:
+        if kind is float and key.is_integer() and INT_MIN <= key <= INT_MAX:
             return int(key)
         raise CelFailed(f"unsupported index value {sprint(key)} in list")
     raise CelFailed(f"unsupported index type '{type_name(key)}' in list")
@@ -305,8 +321,8 @@ def key_text(key: Value) -> str:
     """Print a key in the format of cel-go's errors."""
     if type(key) is bool:
         return "true" if key else "false"
-    if type(key) is float and key.is_integer():
-        return str(int(key))
+    if type(key) is float:
+        return float_g(key)
     return str(int(key)) if type(key) is Uint else str(key)
 
 

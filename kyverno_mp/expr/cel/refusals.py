@@ -18,12 +18,11 @@ from kyverno_mp.expr.cel.values import (
     type_name,
 )
 
-_BARE: Final = frozenset(
-    {"in", "contains", "startsWith", "endsWith", "matches", "find", "findAll"}
-)
+_BARE: Final = frozenset({"in", "contains", "startsWith", "endsWith", "matches"})
 """Functions that check their arguments themselves; their errors name nothing."""
 _NUMBERS: Final = frozenset({int, Uint, float})
 _ADDED: Final = _NUMBERS | {str, bytes, list, Timestamp, Duration}
+_SEARCHES: Final = frozenset({"find", "findAll"})
 _RECEIVERS: Final = frozenset({str, Timestamp, Duration})
 """Receivers that reject a call themselves; their errors name nothing."""
 _LEFT_SIDES: Final[dict[str, frozenset[type]]] = {
@@ -46,17 +45,27 @@ _GO_NAMES: Final[dict[type, str]] = {
     Timestamp: "types.Timestamp",
     Duration: "types.Duration",
     Optional: "*types.Optional",
+    list: "*types.baseList",
+    dict: "*types.baseMap",
+}
+_GO_DATA: Final[dict[type, str]] = {
+    type(None): "<nil>",
+    list: "[]interface {}",
+    dict: "map[string]interface {}",
 }
 
 
 def no_overload(function: str, *args: Value) -> CelFailed:
     """Return the error of arguments that match no overload."""
-    if function in _BARE:
+    if function in _SEARCHES:
+        if args[0].__class__ is not str or args[1].__class__ is str:
+            return CelFailed("no such overload")
+    elif function in _BARE:
         return CelFailed("no such overload")
     if not function[0].isalpha():
         return _no_operator(function, args[0])
-    if function == "sort":
-        named = "" if args[0].__class__ in _RECEIVERS else ": sort"
+    if function in ("sort", "size"):
+        named = "" if args[0].__class__ in _RECEIVERS else f": {function}"
         return CelFailed(f"no such overload{named}")
     if function == "flatten":
         kind = type_name(args[0])
@@ -78,6 +87,16 @@ def _no_operator(operator: str, left: Value) -> CelFailed:
 def no_order(sign: str) -> CelFailed:
     """Return the error of a left side without an order, e.g. a list, for ``<``."""
     return CelFailed(f"no such overload: _{sign}_")
+
+
+def no_key(value: Value, *, is_constant: bool = False) -> CelFailed:
+    """Return the error of a key or an index that cannot be one.
+
+    ``is_constant``: a literal has the name of CEL's type in Go, JSON data that of Go's.
+    """
+    names = _GO_NAMES if is_constant else {**_GO_NAMES, **_GO_DATA}
+    name = names.get(value.__class__) or f"types.{value.__class__.__name__}"
+    return CelFailed(f"invalid qualifier type: {name}")
 
 
 def not_iterable(value: Value, *, two: bool) -> CelFailed:

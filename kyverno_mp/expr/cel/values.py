@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.limits import EXPRESSION_BYTES_MAX, STEPS_BETWEEN_CLOCK_CHECKS
-from kyverno_mp.values.go.duration import quote_text
+from kyverno_mp.values.go.goquote import quote
 
 Value: TypeAlias = Any
 """A CEL value: JSON data, or one of the classes below or of functions/."""
@@ -52,12 +52,16 @@ class Uint(int):
 
 
 class Timestamp:
-    """Nanoseconds since the Unix epoch, in UTC."""
+    """Nanoseconds since the Unix epoch.
 
-    __slots__ = ("ns",)
+    ``offset_s``: how it was written, and is printed; everything else is in UTC.
+    """
 
-    def __init__(self, ns: int) -> None:
+    __slots__ = ("ns", "offset_s")
+
+    def __init__(self, ns: int, offset_s: int = 0) -> None:
         self.ns = ns
+        self.offset_s = offset_s
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Timestamp and other.ns == self.ns
@@ -235,7 +239,7 @@ def text_bytes(count: int, *texts: str) -> int:
 
 def shown(text: str) -> str:
     """Return the quoted part of a string for an error."""
-    return quote_text(text[: _SHOWN_MAX if text.isascii() else _SHOWN_MAX // 8])
+    return quote(text[: _SHOWN_MAX if text.isascii() else _SHOWN_MAX // 8])
 
 
 def over_budget() -> BudgetExceeded:

@@ -8,7 +8,7 @@ Source: docs/behaviour/engine 9.2 (parse_yaml); the resolver is that of Go's yam
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import yaml
 from yaml.cyaml import CParser  # type: ignore[attr-defined]  # stubs lag behind
@@ -20,6 +20,10 @@ from kyverno_mp.values.jsonvalue import Json
 
 _INT: Final = re.compile(r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7_]+|[0-9][0-9_]*)")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_YAML_TAG: Final = "tag:yaml.org,2002:"
+_TEXT_TAG: Final = "tag:yaml.org,2002:str"
+_PLAIN: Final = (True, False)
+_IMPLICIT: Final[Any] = yaml.resolver.Resolver()
 YAML_NODE_BYTES: Final = 400
 """A node of libyaml's composer, with its marks."""
 _WORDS: Final[dict[str, Json]] = {
@@ -160,7 +164,10 @@ def _key(node: yaml.Node) -> str:
 def _scalar(node: yaml.ScalarNode) -> Json:
     text = str(node.value)
     tag = node.tag or ""
-    if node.style or tag == "!":
+    if node.style or tag == "!" or not tag.startswith(_YAML_TAG):
+        return text
+    if tag == _TEXT_TAG and _IMPLICIT.resolve(yaml.ScalarNode, text, _PLAIN) != tag:
+        # Written with the tag !!str.
         return text
     if text in _WORDS:
         return _WORDS[text]

@@ -56,7 +56,9 @@ _NANO: Final = -9
 class Quantity:
     """An exact decimal ``unscaled * 10**exponent`` with its original format."""
 
-    __slots__ = ("_text", "exponent", "format", "unscaled")
+    __slots__ = ("_text", "exponent", "format", "is_big", "unscaled")
+    type_name: Final = "kubernetes.Quantity"
+    """The name of the type in CEL."""
 
     def __init__(
         self, unscaled: int, exponent: int, form: Format, text: str = ""
@@ -65,6 +67,8 @@ class Quantity:
         self.exponent = exponent
         self.format: Format = form
         self._text = text
+        self.is_big = False
+        """Whether Go keeps it as a decimal, not in an int64 with a scale."""
 
     def compare(self, other: "Quantity") -> int:
         """Return -1, 0 or 1."""
@@ -120,6 +124,19 @@ class Quantity:
         except OverflowError:
             base = float("inf") if self.unscaled > 0 else float("-inf")
         return base * float(f"1e{self.exponent}") if self.exponent else base
+
+    def as_int64(self) -> int | None:
+        """Return the value like AsInt64; None if it is no whole int64.
+
+        KYVERNO: nor if it was written with a fraction, as ``1.0`` and ``1.5Gi``, or in
+        thousandths or smaller units, as ``1000m``.
+        """
+        if self.is_big or self.exponent < 0:
+            return None
+        if self.exponent > _INT64_DIGITS:
+            return None if self.unscaled else 0
+        value = self.unscaled * _power(self.exponent)
+        return value if _is_int64(value) else None
 
     def __add__(self, other: "Quantity") -> "Quantity":
         return _add(self, other.unscaled, other)
@@ -248,20 +265,29 @@ def _parse_slow(
             unscaled, exponent = _INT64_MAX, 0
         elif 0 < unscaled < 10**-exponent:
             form = "DecimalSI"
-    return Quantity(factor * unscaled, exponent, form)
+    found = Quantity(factor * unscaled, exponent, form)
+    found.is_big = True
+    return found
+
+
+def _is_int64(value: int) -> bool:
+    return -_INT64_MAX - 1 <= value <= _INT64_MAX
 
 
 def _add(left: Quantity, addend: int, right: Quantity) -> Quantity:
     form = left.format if left.unscaled else right.format
     if not addend:
-        return Quantity(left.unscaled, left.exponent, form)
-    if not left.unscaled:
-        return Quantity(addend, right.exponent, form)
-    exponent = min(left.exponent, right.exponent)
-    _check_span(left.exponent - right.exponent)
-    total = left.unscaled * 10 ** (left.exponent - exponent)
-    total += addend * 10 ** (right.exponent - exponent)
-    return Quantity(total, exponent, form)
+        found = Quantity(left.unscaled, left.exponent, form)
+    elif not left.unscaled:
+        found = Quantity(addend, right.exponent, form)
+    else:
+        exponent = min(left.exponent, right.exponent)
+        _check_span(left.exponent - right.exponent)
+        total = left.unscaled * 10 ** (left.exponent - exponent)
+        total += addend * 10 ** (right.exponent - exponent)
+        found = Quantity(total, exponent, form)
+    found.is_big = left.is_big or right.is_big or not _is_int64(found.unscaled)
+    return found
 
 
 def _power(exponent: int) -> int:

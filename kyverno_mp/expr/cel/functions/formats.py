@@ -12,6 +12,8 @@ from collections.abc import Callable
 from datetime import date
 from typing import Final, NamedTuple
 
+import re2
+
 from kyverno_mp.expr.cel.functions.times import parse_timestamp
 from kyverno_mp.expr.cel.functions.urls import uri_problem
 from kyverno_mp.expr.cel.library import function, member
@@ -54,6 +56,8 @@ _DATE: Final = re.compile(r"([0-9]{4})-([0-9]{2})-([0-9]{2})")
 _LABEL_MAX: Final = 63
 _SUBDOMAIN_MAX: Final = 253
 _EMPTY: Final = "must be non-empty"
+_NO_DOTS: Final = "must not contain dots"
+_DOTTED: Final = re2.compile(_SUBDOMAIN)
 
 
 class Format(NamedTuple):
@@ -68,8 +72,8 @@ class Format(NamedTuple):
         return "kubernetes.NamedFormat"
 
 
-def _too_long(limit: int) -> str:
-    return f"must be no more than {limit} bytes"
+def _too_long(limit: int, unit: str = "bytes") -> str:
+    return f"must be no more than {limit} {unit}"
 
 
 def _mismatch(text: str, expression: str, *examples: str) -> str:
@@ -79,20 +83,27 @@ def _mismatch(text: str, expression: str, *examples: str) -> str:
 
 
 def _named(
-    expression: str, text: str, limit: int, examples: tuple[str, ...], *, prefix: bool
+    expression: str,
+    text: str,
+    limit: int,
+    examples: tuple[str, ...],
+    *,
+    prefix: bool,
+    unit: str = "characters",
 ) -> Callable[[str], list[str]]:
-    compiled = re.compile(expression, re.ASCII)
+    # SAFETY: RE2, because the text may be long.
+    compiled = re2.compile(expression)
 
     def problems(value: str) -> list[str]:
         if prefix and value.endswith("-"):
             value = f"{value[:-1]}a" if len(value) > 1 else "a"
         found = []
         if len(value.encode()) > limit:
-            found.append(_too_long(limit))
-        # PERF: beyond the limit the text is invalid anyway, so ``re`` gets a bounded
-        # input.
-        if not compiled.fullmatch(value[: limit + 1]):
-            found.append(_mismatch(text, expression, *examples))
+            found.append(_too_long(limit, unit))
+        if not compiled.fullmatch(value):
+            is_dotted = expression == _LABEL and _DOTTED.fullmatch(value)
+            shown = _mismatch(text, expression, *examples)
+            found.append(_NO_DOTS if is_dotted else shown)
         return found
 
     return problems
@@ -106,9 +117,9 @@ def _qualified_name(value: str) -> list[str]:
         if not parts[0]:
             found.append(f"prefix part {_EMPTY}")
         else:
-            found += [f"prefix part {problem}" for problem in _SUBDOMAINS(parts[0])]
+            found += [f"prefix part {problem}" for problem in _PREFIXES(parts[0])]
     elif len(parts) != 1:
-        text = "a qualified name " + _QUALIFIED_TEXT
+        text = "a valid label key " + _QUALIFIED_TEXT
         shown = _mismatch(text, _QUALIFIED, "MyName", "my.name", "123-abc")
         tail = (
             "with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
@@ -173,6 +184,14 @@ def _datetime(value: str) -> list[str]:
 
 _SUBDOMAINS: Final = _named(
     _SUBDOMAIN, _SUBDOMAIN_TEXT, _SUBDOMAIN_MAX, ("example.com",), prefix=False
+)
+_PREFIXES: Final = _named(
+    _SUBDOMAIN,
+    _SUBDOMAIN_TEXT,
+    _SUBDOMAIN_MAX,
+    ("example.com",),
+    prefix=False,
+    unit="bytes",
 )
 _LABELS: Final = ("my-name", "123-abc")
 _LABELS_1035: Final = ("my-name", "abc-123")

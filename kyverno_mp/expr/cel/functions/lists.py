@@ -42,6 +42,7 @@ _COMPARED_COST: Final = 12
 """Ordering two items."""
 _SORTED_COST: Final = 6
 _NUMBER_BYTES: Final = 40
+_INSERTED_MAX: Final = 12
 _SORTED_TYPES: Final = (
     "int",
     "uint",
@@ -133,12 +134,28 @@ def sorted_by(meter: Meter, items: list[Value], keys: list[Value]) -> list[Value
     charge_texts(meter, keys, depth)
     meter.hold(size * 5 * POINTER_BYTES)
     if first is float and size > 1 and any(map(math.isnan, keys)):
-        raise CelFailed("NaN values cannot be ordered")
+        return [items[position] for position in _inserted(keys)]
     # PERF: for these types Python has the order of CEL, and sorts without calls.
     if first is Timestamp or first is Duration:
         keys = [key.ns for key in keys]
     order = sorted(range(size), key=keys.__getitem__)
     return [items[position] for position in order]
+
+
+def _inserted(keys: list[Value]) -> list[int]:
+    """Return the order of Go's insertion sort, which it uses for up to 12 items.
+
+    KYVERNO: NaN is neither less nor greater, so that the result depends on the method.
+    """
+    if len(keys) > _INSERTED_MAX:
+        raise CelFailed("NaN values cannot be ordered")
+    order = list(range(len(keys)))
+    for end in range(1, len(order)):
+        at = end
+        while at and keys[order[at]] < keys[order[at - 1]]:
+            order[at - 1 : at + 1] = order[at], order[at - 1]
+            at -= 1
+    return order
 
 
 def _sort(meter: Meter, items: list[Value]) -> list[Value]:
@@ -154,7 +171,21 @@ def _range(meter: Meter, count: int) -> list[Value]:
 
 def _is_sorted(meter: Meter, items: list[Value]) -> bool:
     _read(meter, items)
-    return all(compare(a, b) <= 0 for a, b in pairwise(items))
+    _check_ordered(items)
+    return all(_order(a, b) != 1 for a, b in pairwise(items))
+
+
+def _check_ordered(items: list[Value]) -> None:
+    if not all(item.__class__ in _COMPARABLE for item in items):
+        raise CelFailed("no such overload")
+
+
+def _order(left: Value, right: Value) -> int:
+    """Compare two values. KYVERNO: those without an order count as equal."""
+    try:
+        return compare(left, right)
+    except CelFailed:
+        return 0
 
 
 def _sum(zero: Value) -> Value:
@@ -198,9 +229,10 @@ def _extreme(name: str, wanted: int) -> Value:
         _read(meter, items)
         if not items:
             raise CelFailed(f"{name} called on empty list")
+        _check_ordered(items)
         best = items[0]
         for item in islice(items, 1, None):
-            if compare(item, best) == wanted:
+            if _order(item, best) == wanted:
                 best = item
         return best
 

@@ -6,70 +6,65 @@ Source: cel-go ext/math.go; docs/behaviour/cel 11, 12.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
 from kyverno_mp.expr.cel.library import Declaration, function
-from kyverno_mp.expr.cel.operators import compare, int_result
+from kyverno_mp.expr.cel.operators import compare, divide_double, int_result
 from kyverno_mp.expr.cel.values import UINT_MAX, CelFailed, Meter, Uint, Value
 from kyverno_mp.values.go.duration import wrap_int64
 
 _BITS: Final = 64
+_PLACES_MAX: Final = 308
+"""Of a power of ten in a double."""
 _COMPARED_COST: Final = 14
 _COST: Final = 25
-_ARGS_MAX: Final = 8
+_KINDS: Final = ("int", "uint", "double")
 _NUMBERS: Final = frozenset({int, Uint, float})
 
 
-def _extreme(name: str, wanted: int) -> Callable[..., Value]:
-    def run(meter: Meter, *args: Value) -> Value:
-        items = args[0] if len(args) == 1 and args[0].__class__ is list else args
+def _of_list(name: str, wanted: int) -> Callable[..., Value]:
+    def run(meter: Meter, items: list[Value]) -> Value:
         if not items:
-            raise CelFailed(f"math.@{name}(list) argument must not be empty")
+            raise CelFailed(f"{name}(list) argument must not be empty")
         meter.charge(_COMPARED_COST * len(items))
         best = items[0]
-        for item in islice(items, 1, None):
-            if compare(item, best) == wanted:
-                best = item
-        if any(item.__class__ not in _NUMBERS for item in items):
-            raise CelFailed(f"no such overload: math.@{name}")
+        try:
+            for item in islice(items, 1, None):
+                if compare(item, best) == wanted:
+                    best = item
+        except CelFailed:
+            best = None
+        if best.__class__ not in _NUMBERS:
+            raise CelFailed(f"no such overload: {name}")
         return best
 
     return run
 
 
-def _extremes() -> list[Declaration]:
-    declared = []
-    for name, word, wanted in (("least", "min", -1), ("greatest", "max", 1)):
-        run = _extreme(word, wanted)
-        for kind in ("int", "uint", "double"):
-            declared.append(function(f"math.{name}({kind}) -> {kind}", run, cost=_COST))
-            declared.append(
-                function(f"math.{name}(list({kind})) -> {kind}", run, cost=_COST)
-            )
-            declared.append(
-                function(f"math.{name}({kind}, {kind}) -> {kind}", run, cost=_COST)
-            )
-        for first, second in (
-            ("int", "uint"),
-            ("int", "double"),
-            ("double", "int"),
-            ("double", "uint"),
-            ("uint", "int"),
-            ("uint", "double"),
-        ):
-            declared.append(
-                function(f"math.{name}({first}, {second}) -> dyn", run, cost=_COST)
-            )
-        # cel-go puts three and more into a list, whose types must be equal or dyn.
-        for count in range(3, _ARGS_MAX + 1):
-            for kind in ("int", "uint", "double"):
-                args = ", ".join([kind] * count)
-                declared.append(
-                    function(f"math.{name}({args}) -> {kind}", run, cost=_COST)
-                )
-    return declared
+def _of_pair(name: str, wanted: int) -> Callable[..., Value]:
+    def run(_meter: Meter, first: Value, second: Value) -> Value:
+        try:
+            return second if compare(second, first) == wanted else first
+        except CelFailed as error:
+            raise CelFailed(f"{error.message}: {name}") from None
+
+    return run
+
+
+def _extremes() -> Iterator[Declaration]:
+    """Yield what the macros ``math.least`` and ``math.greatest`` call."""
+    for name, wanted in (("math.@min", -1), ("math.@max", 1)):
+        pair, items = _of_pair(name, wanted), _of_list(name, wanted)
+        for first in _KINDS:
+            yield function(f"{name}({first}) -> {first}", lambda _m, v: v, cost=_COST)
+            signature = f"{name}(list({first})) -> {first}"
+            yield function(signature, items, cost=_COST)
+            for second in _KINDS:
+                result = first if first == second else "dyn"
+                signature = f"{name}({first}, {second}) -> {result}"
+                yield function(signature, pair, cost=_COST)
 
 
 def _whole(value: float, rounded: Callable[[float], int]) -> float:
@@ -87,14 +82,11 @@ def _half_away(value: float) -> int:
     return -whole if value < 0 else whole
 
 
-def _round_to(_meter: Meter, value: float, places: int) -> float:
-    if math.isnan(value) or math.isinf(value) or abs(places) > 308:  # noqa: PLR2004 - of float64
-        return value
-    scale = 10.0**places
-    scaled = value * scale
-    if math.isinf(scaled):
-        return value
-    return _whole(scaled, _half_away) / scale
+def _round_to(meter: Meter, value: float, places: int) -> float:
+    """Round to decimal places. KYVERNO: cel 12 - overflow gives NaN, as in Go."""
+    # 400 digits are beyond any double.
+    scale = math.inf if places > _PLACES_MAX else 10.0 ** max(places, -400)
+    return divide_double(meter, _whole(value * scale, _half_away), scale)
 
 
 def _abs_int(_meter: Meter, value: int) -> int:

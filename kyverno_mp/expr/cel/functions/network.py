@@ -6,13 +6,16 @@ Source: k8s apiserver/pkg/cel/library/{ip,cidr}.go; docs/behaviour/cel 11.
 """
 
 import ipaddress
+import re
 from typing import NamedTuple, TypeAlias
 
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import CelFailed, Meter, shown
+from kyverno_mp.values.go.goaddress import Address, parse_address
 
 _Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-_TEXT_MAX = 64
+_TEXT_MAX = 256
+_BITS = re.compile(r"[0-9]|[1-9][0-9]+")
 _PARSE_COST = 500
 _RANGE_COST = 300
 _UNSPECIFIED_GLOBAL = ("255.255.255.255",)
@@ -48,17 +51,14 @@ class Cidr(NamedTuple):
 def _address(text: str) -> Ip | str:
     # No address is longer; a longer string is cut and does not parse.
     text = text[: _TEXT_MAX + 1]
+    found = parse_address(text)
     named = shown(text)
-    try:
-        if "%" in text:
-            ipaddress.ip_address(text.partition("%")[0])
-            return f"IP address {named} with zone value is not allowed"
-        address = ipaddress.ip_address(text)
-    except ValueError:
-        return (
-            f"IP Address {named} parse error during conversion from string:"
-            f" ParseAddr({named}): unable to parse IP"
-        )
+    if type(found) is str:
+        return f"IP Address {named} parse error during conversion from string: {found}"
+    assert type(found) is Address
+    if found.zone:
+        return f"IP address {named} with zone value is not allowed"
+    address = ipaddress.ip_address(found.packed)
     if address.version == 6 and address.ipv4_mapped is not None:  # noqa: PLR2004 - IPv6
         return f"IPv4-mapped IPv6 address {named} is not allowed"
     return Ip(address)
@@ -72,27 +72,46 @@ def _ip(_meter: Meter, text: str) -> Ip:
     return found
 
 
-def _prefix(text: str) -> Cidr | None:
-    head, slash, digits = text.partition("/")
-    found = _address(head)
-    if not slash or type(found) is str or not digits.isdecimal():
-        return None
-    assert type(found) is Ip
-    plain = digits == "0" or not digits.startswith("0")
-    if not plain or len(digits) > 3:  # noqa: PLR2004 - at most 128
-        return None
+def _prefix(text: str) -> Cidr | str:
+    text = text[: _TEXT_MAX + 1]
+    named = shown(text)
+    found = _range(text)
+    if type(found) is str:
+        head = "network address parse error during conversion from string: "
+        return f"{head}netip.ParsePrefix({named}): {found}"
+    assert type(found) is Cidr
+    if found.address.version == 6 and found.address.ipv4_mapped is not None:  # noqa: PLR2004 - IPv6
+        return f"IPv4-mapped IPv6 address {named} is not allowed"
+    return found
+
+
+def _range(text: str) -> Cidr | str:
+    """Parse ``address/bits``, or return the error of Go's netip.ParsePrefix."""
+    head, slash, digits = text.rpartition("/")
+    if not slash:
+        return "no '/'"
+    found = parse_address(head)
+    if type(found) is str:
+        return found
+    assert type(found) is Address
+    if found.zone:
+        return "IPv6 zones cannot be present in a prefix"
+    if not _BITS.fullmatch(digits):
+        return f"bad bits after slash: {shown(digits)}"
     bits = int(digits)
-    return Cidr(found.address, bits) if bits <= found.address.max_prefixlen else None
+    if bits > 8 * len(found.packed):
+        return "prefix length out of range"
+    return Cidr(ipaddress.ip_address(found.packed), bits)
 
 
 def _cidr(_meter: Meter, text: str) -> Cidr:
     found = _prefix(text)
-    if found is None:
-        named = shown(text)
+    if type(found) is str:
+        # KYVERNO: the API server adds the beginning of the text twice.
         raise CelFailed(
-            "network address parse error during conversion from string:"
-            f" netip.ParsePrefix({named}): invalid prefix"
+            f"network address parse error during conversion from string: {found}"
         )
+    assert type(found) is Cidr
     return found
 
 
@@ -116,6 +135,15 @@ def _contains_ip(_meter: Meter, cidr: Cidr, ip: Ip) -> bool:
     if cidr.address.version != ip.address.version:
         return False
     return ip.address in cidr.network()
+
+
+def _contains_ip_text(meter: Meter, cidr: Cidr, text: str) -> bool:
+    found = _address(text)
+    if type(found) is str:
+        # KYVERNO: cel 11 - the API server drops the error of the address.
+        raise CelFailed("no such overload")
+    assert type(found) is Ip
+    return _contains_ip(meter, cidr, found)
 
 
 def _contains_cidr(_meter: Meter, outer: Cidr, inner: Cidr) -> bool:
@@ -157,7 +185,9 @@ OVERLOADS = (
     ),
     function("cidr(string) -> CIDR", _cidr, cost=_PARSE_COST),
     function(
-        "isCIDR(string) -> bool", lambda _m, t: _prefix(t) is not None, cost=_PARSE_COST
+        "isCIDR(string) -> bool",
+        lambda _m, t: type(_prefix(t)) is Cidr,
+        cost=_PARSE_COST,
     ),
     function(
         "string(CIDR) -> string",
@@ -167,7 +197,7 @@ OVERLOADS = (
     member("containsIP(CIDR, IP) -> bool", _contains_ip, cost=_RANGE_COST),
     member(
         "containsIP(CIDR, string) -> bool",
-        lambda m, c, t: _contains_ip(m, c, _ip(m, t)),
+        _contains_ip_text,
         cost=_PARSE_COST + _RANGE_COST,
     ),
     member("containsCIDR(CIDR, CIDR) -> bool", _contains_cidr, cost=_RANGE_COST),

@@ -17,6 +17,7 @@ from kyverno_mp.expr.cel.values import (
     Meter,
     Optional,
     Timestamp,
+    Uint,
     Value,
 )
 
@@ -34,12 +35,10 @@ def _is_zero(value: Value) -> bool:
         return bool(value.ns == 0)
     if kind is Timestamp:
         return bool(value.ns == _ZERO_TIME_NS)
-    if kind is Optional:
-        return not value.present or _is_zero(value.value)
     return kind in _ZEROERS and not value
 
 
-_ZEROERS = frozenset({type(None), bool, int, float, str, bytes, list, dict})
+_ZEROERS = frozenset({type(None), bool, int, Uint, float, str, bytes, list, dict})
 
 
 def _of_non_zero(_meter: Meter, value: Value) -> Optional:

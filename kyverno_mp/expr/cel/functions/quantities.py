@@ -11,7 +11,7 @@ from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.values import INT_MAX, INT_MIN, CelFailed, Meter, Value
+from kyverno_mp.expr.cel.values import CelFailed, Meter, Value
 from kyverno_mp.values.kubernetes.quantity import (
     Quantity,
     parse_quantity,
@@ -40,25 +40,8 @@ def _is_quantity(meter: Meter, text: str) -> bool:
     return parse_quantity(text) is not None
 
 
-def _whole(value: Quantity) -> int | None:
-    """Return the value if it is an int64."""
-    if value.exponent >= 0:
-        if value.exponent > 18:  # noqa: PLR2004 - beyond int64 unless zero
-            return 0 if value.unscaled == 0 else None
-        number = value.unscaled * int(10**value.exponent)
-    else:
-        if value.unscaled == 0:
-            return 0
-        if -value.exponent > len(str(abs(value.unscaled))):
-            return None
-        number, rest = divmod(value.unscaled, int(10**-value.exponent))
-        if rest:
-            return None
-    return number if INT_MIN <= number <= INT_MAX else None
-
-
 def _as_integer(_meter: Meter, value: Quantity) -> int:
-    found = _whole(value)
+    found = value.as_int64()
     if found is None:
         raise CelFailed("cannot convert value to integer")
     return found
@@ -86,7 +69,9 @@ OVERLOADS = (
         "sign(Quantity) -> int", lambda _m, q: (q.unscaled > 0) - (q.unscaled < 0)
     ),
     member(
-        "isInteger(Quantity) -> bool", lambda _m, q: _whole(q) is not None, cost=_COST
+        "isInteger(Quantity) -> bool",
+        lambda _m, q: q.as_int64() is not None,
+        cost=_COST,
     ),
     member("asInteger(Quantity) -> int", _as_integer, cost=_COST),
     member(

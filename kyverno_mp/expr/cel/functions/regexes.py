@@ -101,7 +101,12 @@ def _find_all(meter: Meter, text: str, pattern: str, limit: int = -1) -> list[st
     found: list[str] = []
     if limit == 0:
         return found
+    end = -1
     for one in compiled.finditer(text):
+        if one.start() == one.end() == end:
+            # Go finds no empty match directly after another match.
+            continue
+        end = one.end()
         meter.charge(_MATCH_COST)
         meter.charge_bytes(text_bytes(one.end() - one.start(), text) + POINTER_BYTES)
         found.append(one.group())

@@ -56,11 +56,12 @@ def _charge_search(meter: Meter, text: str, part: str) -> None:
 
 def _index_of(meter: Meter, text: str, part: str, offset: int = 0) -> int:
     _charge_search(meter, text, part)
+    if not part:
+        # KYVERNO: cel-go does not look at the offset of an empty part.
+        return offset
     if offset < 0:
         raise _out_of_range(offset)
-    if not part:
-        return min(offset, len(text))
-    return text.find(part, offset)
+    return text.find(part, min(offset, len(text)))
 
 
 def _last_index_of(meter: Meter, text: str, part: str) -> int:
@@ -70,10 +71,11 @@ def _last_index_of(meter: Meter, text: str, part: str) -> int:
 
 def _last_index_before(meter: Meter, text: str, part: str, offset: int) -> int:
     _charge_search(meter, text, part)
+    if not part:
+        # KYVERNO: as above.
+        return offset
     if offset < 0:
         raise _out_of_range(offset)
-    if not part:
-        return min(offset, len(text))
     if offset >= len(text):
         return -1
     return _rfind(meter, text, part, offset + len(part))

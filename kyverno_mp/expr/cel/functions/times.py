@@ -8,6 +8,7 @@ Source: the CEL language definition; the API server's default zone UTC.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -26,19 +27,23 @@ from kyverno_mp.expr.cel.values import (
     Value,
 )
 from kyverno_mp.values.go.duration import parse_duration
+from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.go.gotime import GoTime, from_datetime
 from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 
 SECOND: Final = 10**9
-_OFFSET: Final = re.compile(r"([+-]?)(\d\d):(\d\d)")
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,6}")
 _ZONES_MAX: Final = 256
+_CYCLE: Final = 146_097 * 86_400
+"""Seconds of 400 years."""
 _TEXT_MAX: Final = 256
 """Characters of a timestamp or duration; real ones are much shorter."""
 _ZONE_COST: Final = 8_000
 """Looking up a zone in the system's files takes about 400 microseconds."""
 _SHOWN_COST: Final = 150
 _PARSED_COST: Final = 800
-_zones: "dict[str, ZoneInfo | int | None]" = {}
+_zones: "dict[str, ZoneInfo | int | str | None]" = {}
+"""A string is the error of an offset."""
 
 
 def parse_timestamp(text: str) -> Timestamp:
@@ -50,7 +55,7 @@ def parse_timestamp(text: str) -> Timestamp:
         raise CelFailed(
             "type conversion error from 'string' to 'google.protobuf.Timestamp'"
         ) from None
-    return timestamp_result(found.seconds * SECOND + found.nanos)
+    return timestamp_result(found.seconds * SECOND + found.nanos, found.offset_s)
 
 
 def parse_duration_text(text: str) -> Duration:
@@ -66,18 +71,20 @@ def parse_duration_text(text: str) -> Duration:
 def timestamp_text(value: Timestamp) -> str:
     """Print as RFC 3339, with as many fraction digits as necessary."""
     seconds, nanos = divmod(value.ns, SECOND)
-    text = GoTime(seconds, nanos).rfc3339()
+    text = GoTime(seconds, nanos, value.offset_s).rfc3339()
     if not nanos:
         return text
-    return f"{text[:-1]}.{f'{nanos:09d}'.rstrip('0')}Z"
+    size = len("Z") if text.endswith("Z") else len("+00:00")
+    return f"{text[:-size]}.{f'{nanos:09d}'.rstrip('0')}{text[-size:]}"
 
 
 def duration_seconds_text(value: Duration) -> str:
     """Print in CEL's format: seconds, e.g. ``1.5s``."""
-    sign = "-" if value.ns < 0 else ""
     whole, rest = divmod(abs(value.ns), SECOND)
-    fraction = f".{rest:09d}".rstrip("0") if rest else ""
-    return f"{sign}{whole}{fraction}s"
+    # GO: Duration.Seconds is a double, so that nanoseconds of many years are lost.
+    shown = format(Decimal(repr(whole + rest / 1e9)), "f")
+    sign = "-" if value.ns < 0 else ""
+    return f"{sign}{shown.removesuffix('.0')}s"
 
 
 def _zone(meter: Meter, name: str) -> ZoneInfo | int:
@@ -91,16 +98,28 @@ def _zone(meter: Meter, name: str) -> ZoneInfo | int:
     found = _zones[name]
     if found is None:
         raise CelFailed(f"unknown time zone {name}")
+    if type(found) is str:
+        raise CelFailed(found)
+    assert not isinstance(found, str)
     return found
 
 
-def _found_zone(name: str) -> ZoneInfo | int | None:
-    found = _OFFSET.fullmatch(name)
-    if found is not None:
-        size = int(found[2]) * 3600 + int(found[3]) * 60
-        return -size if found[1] == "-" else size
+def _offset(name: str) -> int | str:
+    """Return the seconds of ``+02:00``. KYVERNO: cel-go accepts any two numbers."""
+    hours, _, minutes = name.partition(":")
+    for part in (hours, minutes):
+        if not _NUMBER.fullmatch(part):
+            return f"strconv.Atoi: parsing {quote(part)}: invalid syntax"
+    sign = -60 if name.startswith("-") else 60
+    return int(hours) * 3600 + int(minutes) * sign
+
+
+def _found_zone(name: str) -> ZoneInfo | int | str | None:
     if ":" in name:
-        return None
+        return _offset(name)
+    if name == "Local":
+        # Go's name for the zone of the process, which is UTC in a container.
+        return 0
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -118,7 +137,9 @@ def _shown(meter: Meter, value: Timestamp, zone: str) -> GoTime:
     try:
         moment = datetime.fromtimestamp(seconds, UTC).astimezone(found)
     except (OverflowError, ValueError):
-        return GoTime(seconds, nanos)
+        # Local years 0 and 10000: the calendar repeats after 400 years.
+        near = seconds + (_CYCLE if seconds < 0 else -_CYCLE)
+        moment = datetime.fromtimestamp(near, UTC).astimezone(found)
     return GoTime(seconds, nanos, from_datetime(moment).offset_s)
 
 
@@ -195,7 +216,8 @@ def _same(_meter: Meter, value: Value) -> Value:
 
 
 def _moved(_meter: Meter, left: Value, right: Value) -> Timestamp:
-    return timestamp_result(left.ns + right.ns)
+    offset_s = (left if left.__class__ is Timestamp else right).offset_s
+    return timestamp_result(left.ns + right.ns, offset_s)
 
 
 OVERLOADS = (
@@ -231,7 +253,7 @@ OVERLOADS = (
     ),
     function(
         "-(timestamp, duration) -> timestamp",
-        lambda _m, a, b: timestamp_result(a.ns - b.ns),
+        lambda _m, a, b: timestamp_result(a.ns + int_result(-b.ns), a.offset_s),
         cost=15,
     ),
     function(

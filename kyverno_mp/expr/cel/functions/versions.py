@@ -9,13 +9,14 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.expr.cel.library import function, member
 from kyverno_mp.expr.cel.values import CelFailed, Meter
-from kyverno_mp.values.semver import Version, parse_version
+from kyverno_mp.values.semver import Version, parse_version, version_error
 
 _CHARACTER_COST: Final = 20
 """Two characters may form a separate part, which takes 1.5 microseconds."""
 _CHARACTER_BYTES: Final = 150
 _PART_COST: Final = 4
 _COST: Final = 80
+_QUOTED_MAX: Final = 256
 
 
 class Semver(NamedTuple):
@@ -33,7 +34,7 @@ def _normalised(text: str) -> str:
     """Strip a leading ``v`` and zeros, pad missing parts; "" if this is impossible."""
     parts = text.removeprefix("v").split(".", 2)
     for position, part in enumerate(parts):
-        if len(part) > 1:
+        if len(part.encode()) > 1:
             bare = part.lstrip("0")
             parts[position] = bare if bare[:1].isdecimal() else f"0{bare}"
     if len(parts) < 3:  # noqa: PLR2004 - major, minor and patch
@@ -47,10 +48,10 @@ def _semver(meter: Meter, text: str, normalize: bool = False) -> Semver:  # noqa
     meter.charge(_CHARACTER_COST * len(text))
     meter.hold(_CHARACTER_BYTES * len(text))
     text = _normalised(text) if normalize else text
-    # A version is ASCII; the parser's own error would quote the whole string.
-    found = parse_version(text) if text.isascii() else None
+    found = parse_version(text)
     if found is None:
-        raise CelFailed("Invalid Semantic Version")
+        # The error quotes the text, so that of a long one is about its beginning.
+        raise CelFailed(version_error(text[:_QUOTED_MAX]) or "Invalid Semantic Version")
     return Semver(found)
 
 

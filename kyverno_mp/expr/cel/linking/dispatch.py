@@ -19,7 +19,6 @@ from kyverno_mp.expr.cel.functions.kyverno.documents import JsonTexts, YamlTexts
 from kyverno_mp.expr.cel.functions.kyverno.image_verification import VerifierContext
 from kyverno_mp.expr.cel.functions.kyverno.images import ImageReference
 from kyverno_mp.expr.cel.functions.network import Cidr, Ip
-from kyverno_mp.expr.cel.functions.urls import Url
 from kyverno_mp.expr.cel.functions.versions import Semver
 from kyverno_mp.expr.cel.library import Implementation, Overload
 from kyverno_mp.expr.cel.linking.frame import Frame, Run
@@ -32,7 +31,7 @@ from kyverno_mp.expr.cel.outside import (
     ResourceContext,
 )
 from kyverno_mp.expr.cel.refusals import no_overload
-from kyverno_mp.expr.cel.types import Type
+from kyverno_mp.expr.cel.types import DYN, Type
 from kyverno_mp.expr.cel.values import (
     Duration,
     Optional,
@@ -41,6 +40,7 @@ from kyverno_mp.expr.cel.values import (
     Uint,
     Value,
 )
+from kyverno_mp.values.go.gourl import Url
 from kyverno_mp.values.kubernetes.quantity import Quantity
 
 _CLASSES: Final[dict[str, type]] = {
@@ -81,12 +81,16 @@ _CLASSES: Final[dict[str, type]] = {
 }
 
 
+_SHALLOW: Final = frozenset({"flatten", "sort"})
+"""KYVERNO: cel-go hands them any list, whatever its entries are."""
+
+
 def link_dispatch(
     name: str, overloads: Sequence[Overload], args: tuple[Run, ...]
 ) -> Run:
     """Return a closure that calls the overload which fits the arguments."""
     fitting = [
-        (tuple(_class_of(arg) for arg in overload.args), overload.implementation)
+        (overload.args, overload.implementation)
         for overload in overloads
         if len(overload.args) == len(args) and overload.implementation is not None
     ]
@@ -107,32 +111,61 @@ def link_dispatch(
     return run
 
 
-def _class_of(given: Type) -> type | None:
-    if given.kind == "param":
-        return None
-    return _CLASSES.get(given.name)
+def _fits(wanted: Type, value: Value) -> bool:
+    """Return whether an overload takes the value.
+
+    KYVERNO: of a list and a map, cel-go looks at the first entry.
+    """
+    known = _CLASSES.get(wanted.name)
+    if wanted.kind == "param" or known is None:
+        return True
+    if value.__class__ is not known:
+        return False
+    given: Any = value
+    if known is list and given:
+        return _fits(wanted.params[0], given[0])
+    if known is dict and given:
+        key, entry = next(iter(given.items()))
+        return _fits(wanted.params[0], key) and _fits(wanted.params[1], entry)
+    return True
+
+
+def _is_deep(wanted: Type) -> bool:
+    """Return whether more than the class of a value decides."""
+    inner = wanted.params if wanted.name in ("list", "map") else ()
+    return any(_is_deep(one) or _CLASSES.get(one.name) is not None for one in inner)
+
+
+def _shallow(wanted: Type) -> Type:
+    return wanted._replace(params=(DYN,)) if wanted.name == "list" else wanted
 
 
 class _Chooser:
-    __slots__ = ("_fitting", "_name", "memo")
+    __slots__ = ("_fitting", "_is_deep", "_name", "memo")
 
     def __init__(
         self,
         name: str,
-        fitting: list[tuple[tuple[type | None, ...], Implementation]],
+        fitting: list[tuple[tuple[Type, ...], Implementation]],
     ) -> None:
         self._name = name
         self._fitting = fitting
+        if name in _SHALLOW:
+            fitting = [(tuple(map(_shallow, wanted)), run) for wanted, run in fitting]
+            self._fitting = fitting
+        self._is_deep = any(_is_deep(one) for wanted, _ in fitting for one in wanted)
         self.memo: dict[Any, Implementation] = {}
 
     def choose(self, values: tuple[Value, ...]) -> Implementation:
-        for classes, implementation in self._fitting:
-            if all(
-                wanted is None or wanted is value.__class__
-                for wanted, value in zip(classes, values, strict=True)
-            ):
+        for types, implementation in self._fitting:
+            if all(map(_fits, types, values)):
                 return implementation
         raise no_overload(self._name, *values)
+
+    def remember(self, key: Any, found: Implementation) -> None:
+        """Keep the choice for values of these classes."""
+        if not self._is_deep:
+            self.memo[key] = found
 
 
 def _unary(chooser: _Chooser, arg: Run) -> Run:
@@ -142,7 +175,8 @@ def _unary(chooser: _Chooser, arg: Run) -> Run:
         value = arg(s)
         found = memo.get(value.__class__)
         if found is None:
-            found = memo[value.__class__] = chooser.choose((value,))
+            found = chooser.choose((value,))
+            chooser.remember(value.__class__, found)
         return found(s[0], value)
 
     return run
@@ -157,7 +191,8 @@ def _binary(chooser: _Chooser, left: Run, right: Run) -> Run:
         key = (a.__class__, b.__class__)
         found = memo.get(key)
         if found is None:
-            found = memo[key] = chooser.choose((a, b))
+            found = chooser.choose((a, b))
+            chooser.remember(key, found)
         return found(s[0], a, b)
 
     return run

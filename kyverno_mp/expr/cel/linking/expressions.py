@@ -20,6 +20,7 @@ from kyverno_mp.expr.cel.linking import operator as link_operator
 from kyverno_mp.expr.cel.linking import path as link_path
 from kyverno_mp.expr.cel.linking.dispatch import link_dispatch
 from kyverno_mp.expr.cel.linking.frame import (
+    Failed,
     Frame,
     Run,
     constant,
@@ -79,6 +80,7 @@ class Linker:
         self._records = records
         self._constructors = constructors or {}
         self._locals: list[str] = []
+        self._lazy: set[int] = set()
         self._first_local = len(variables) + 1
         self.size = self._first_local
         self.cost = 0
@@ -96,10 +98,18 @@ class Linker:
         """Return whether the value of a name is a Record."""
         return name in self._records and name not in self._locals
 
-    def bind(self, names: tuple[str, ...]) -> int:
+    def is_lazy(self, name: str) -> bool:
+        """Return whether the slot of a name may have a Failed."""
+        return self.slot(name) in self._lazy
+
+    def bind(self, names: tuple[str, ...], *, lazy: bool = False) -> int:
         """Bind names to new slots; returns the first slot."""
         first = self._first_local + len(self._locals)
         self._locals.extend(names)
+        if lazy:
+            self._lazy.add(first)
+        else:
+            self._lazy.difference_update(range(first, first + len(names)))
         self.size = max(self.size, first + len(names))
         return first
 
@@ -157,6 +167,8 @@ class Linker:
     def _ident(self, node: Ident) -> Run:
         self.cost += 1
         slot = self.slot(node.name)
+        if slot in self._lazy:
+            return lambda s: _used(s[slot])
         if slot:
             return lambda s: s[slot]
         return constant(type_value(node.name))
@@ -277,6 +289,12 @@ def _folded(run: Run, size: int) -> Run | None:
         return constant(run([Meter(_FOLDED_COST_MAX), *([None] * size)]))
     except (CelFailed, InputError):
         return None
+
+
+def _used(value: Value) -> Value:
+    if value.__class__ is Failed:
+        raise CelFailed(value.message)
+    return value
 
 
 def _present(value: Value) -> bool:

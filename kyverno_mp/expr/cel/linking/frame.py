@@ -8,7 +8,7 @@ Source: cel-go interpreter/planner.go.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from kyverno_mp.expr.cel.environment import TYPE_NAMES
 from kyverno_mp.expr.cel.library import Library
@@ -26,6 +26,12 @@ _NAMES_OF_TYPES: Final = {
 }
 
 
+class Failed(NamedTuple):
+    """The error of a bound name's value, which only a use of the name raises."""
+
+    message: str
+
+
 class Linker(Protocol):
     """Links nodes; link.py has the one implementation."""
 
@@ -39,7 +45,10 @@ class Linker(Protocol):
     def is_record(self, name: str) -> bool:
         """Return whether the value of a name is a Record."""
 
-    def bind(self, names: tuple[str, ...]) -> int:
+    def is_lazy(self, name: str) -> bool:
+        """Return whether the slot of a name may have a Failed."""
+
+    def bind(self, names: tuple[str, ...], *, lazy: bool = False) -> int:
         """Bind names to new slots; returns the first slot."""
 
     def unbind(self, names: tuple[str, ...]) -> None:

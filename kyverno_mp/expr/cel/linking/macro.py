@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from kyverno_mp.expr.cel.functions.lists import sorted_by
-from kyverno_mp.expr.cel.linking.frame import Frame, Linker, Run
+from kyverno_mp.expr.cel.linking.frame import Failed, Frame, Linker, Run
 from kyverno_mp.expr.cel.linking.optional import link_optional
 from kyverno_mp.expr.cel.linking.path import ABSENT
-from kyverno_mp.expr.cel.nodes import Macro
+from kyverno_mp.expr.cel.nodes import Const, Macro
 from kyverno_mp.expr.cel.operators import has_key, key_text
 from kyverno_mp.expr.cel.refusals import not_iterable
 from kyverno_mp.expr.cel.values import (
@@ -285,12 +285,16 @@ _KINDS: Final[dict[str, Any]] = {
 
 def _bind(linker: Linker, node: Macro) -> Run:
     init = linker.link(node.range)
-    slot = linker.bind(node.names)
+    slot = linker.bind(node.names, lazy=type(node.range) is not Const)
     body = linker.link(node.body[0])
     linker.unbind(node.names)
 
     def run(s: Frame) -> Value:
-        s[slot] = init(s)
+        try:
+            s[slot] = init(s)
+        except CelFailed as error:
+            # cel-go evaluates it at its first use.
+            s[slot] = Failed(error.message)
         return body(s)
 
     return run

@@ -164,6 +164,9 @@ def _in(linker: Linker, node: Call) -> Run:
                 return value.__class__ is str and value in words
 
             return among
+    if type(haystack) is ListLit and not haystack.items:
+        # cel-go does not evaluate what it looks for in nothing.
+        return lambda _s: False
     other = linker.link(haystack)
     linker.cost += 8
     return lambda s: contains(s[0], run(s), other(s))
@@ -219,7 +222,12 @@ def _index(linker: Linker, node: Call) -> Run:
             return _indexed(value, literal)
 
         return by_name
-    return lambda s: _indexed(container(s), key(s))
+
+    def by_key(s: Frame) -> Value:
+        value = container(s)
+        return value if value is NO_VALUE else _indexed(value, key(s))
+
+    return by_key
 
 
 def _indexed(container: Value, key: Value) -> Value:
@@ -281,7 +289,7 @@ def _size(linker: Linker, node: Call) -> Run:
         kind: type = value.__class__
         if kind in _SIZED:
             return len(value)
-        raise CelFailed("no such overload: size")
+        raise no_overload("size", value)
 
     return size
 

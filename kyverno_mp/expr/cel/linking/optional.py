@@ -18,7 +18,7 @@ from kyverno_mp.expr.cel.linking.path import (
     literal_of,
 )
 from kyverno_mp.expr.cel.nodes import Call, ListLit, Node
-from kyverno_mp.expr.cel.operators import has_key, whole_index
+from kyverno_mp.expr.cel.operators import check_key, has_key, whole_index
 from kyverno_mp.expr.cel.refusals import no_overload
 from kyverno_mp.expr.cel.values import NO_VALUE, Optional, Value
 
@@ -29,6 +29,8 @@ def found_in(container: Value, key: Value) -> Value:
     KYVERNO: a value without keys does not have the key, as in ``find`` of link_path.
     """
     kind = container.__class__
+    if kind is not Optional:
+        check_key(key)
     if kind is dict:
         return container[key] if has_key(container, key) else ABSENT
     if kind is list:
@@ -45,7 +47,9 @@ def link_optional_index(linker: Linker, node: Call) -> Run:
     container, key = linker.link(node.args[0]), linker.link(node.args[1])
 
     def run(s: Frame) -> Optional:
-        found = found_in(container(s), key(s))
+        holder = container(s)
+        # cel-go does not evaluate the key of nothing.
+        found = ABSENT if holder is NO_VALUE else found_in(holder, key(s))
         return NO_VALUE if found is ABSENT else Optional(found)
 
     return run

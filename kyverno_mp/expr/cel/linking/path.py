@@ -64,7 +64,7 @@ def _link_path(linker: Linker, node: Select) -> Run:
         base = base.operand
     names.reverse()
     linker.cost += len(names)
-    if type(base) is Ident:
+    if type(base) is Ident and not linker.is_lazy(base.name):
         slot = linker.slot(base.name)
         linker.cost += 1
         if linker.is_record(base.name):
@@ -157,7 +157,7 @@ def find(value: Value, name: str) -> Value:
 def _link_has(linker: Linker, node: Select) -> Run:
     run, name = linker.link(node.operand), node.field
     operand = node.operand
-    if type(operand) is Ident:
+    if type(operand) is Ident and not linker.is_lazy(operand.name):
         slot = linker.slot(operand.name)
 
         def has_local(s: Frame) -> bool:

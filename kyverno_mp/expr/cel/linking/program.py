@@ -33,7 +33,7 @@ def compile_expression(text: str, environment: Environment) -> tuple[Expression,
 
     Raises: ExpressionInvalid with cel-go's text.
     """
-    node = parse(text)
+    node = parse(text, has_math="math.@min" in environment.library.functions)
     return Expression(text, node), check(node, text, environment)
 
 

@@ -7,6 +7,7 @@ Source: cel-go's AST validators; docs/behaviour/cel 11, 12c.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from kyverno_mp.expr.cel.functions.regexes import compile_regex, compile_work
@@ -65,6 +66,10 @@ def _is_time(function: str, const: Const) -> bool:
     return True
 
 
+_RUNTIME_NAMES: Final = {
+    "timestamp": "google.protobuf.Timestamp",
+    "duration": "google.protobuf.Duration",
+}
 _PRINTED: Final[dict[str, frozenset[str]]] = {
     "s": frozenset(
         {"list", "map", "int", "uint", "double", "bool", "string", "bytes", "type"}
@@ -109,6 +114,7 @@ def format_problems(
         bad = _misfit(clause.letter, given.items[used], members)
         if bad is not None:
             name = members[id(bad)].name
+            name = _RUNTIME_NAMES.get(name, name)
             yield (
                 bad.at,
                 f"error during formatting: {ONLY[clause.letter]}, was given {name}",
@@ -150,10 +156,20 @@ class Literals:
         self.formats_open = 0
         self.formats: list[Call] = []
         self._arguments: list[tuple[int, str]] = []
-        self._items: list[list[tuple[int, Type]]] = []
+        self._items: list[tuple[list[tuple[int, Type]], bool]] = []
         self._members: dict[int, Type] = {}
         """Types of the nodes in literals below a format, by the identity of the
         node."""
+
+    @property
+    def noted(self) -> tuple[int, int]:
+        """How many arguments and lists have been noted so far."""
+        return len(self._arguments), len(self._items)
+
+    def repeat(self, noted: tuple[int, int]) -> None:
+        """Note again what has been noted since."""
+        self._arguments += self._arguments[noted[0] :]
+        self._items += self._items[noted[1] :]
 
     def note_argument(self, node: Call, name: str) -> None:
         """Check the constant first argument of a call."""
@@ -168,10 +184,13 @@ class Literals:
         if self.formats_open:
             self._members[id(node)] = given
 
-    def note_items(self, found: list[tuple[int, Type]]) -> None:
-        """Record positions and types that must be equal: items, or keys, or values."""
+    def note_items(self, found: list[tuple[int, Type]], *, every: bool) -> None:
+        """Record positions and types that must be equal: items, or keys, or values.
+
+        ``every``: each that differs is an error, not only the first one.
+        """
         if not self.formats_open:
-            self._items.append(found)
+            self._items.append((found, every))
 
     def problems(self, found: Substitution) -> list[tuple[int, str]]:
         """Return the errors of the API server's validators for literals."""
@@ -181,15 +200,15 @@ class Literals:
         }
         for call in self.formats:
             problems.extend(format_problems(call, members))
-        for items in self._items:
-            problems.extend(_mixed(items, found))
+        for items, every in self._items:
+            problems.extend(islice(_mixed(items, found), None if every else 1))
         return problems
 
 
 def _mixed(
     items: list[tuple[int, Type]], found: Substitution
 ) -> Iterator[tuple[int, str]]:
-    """Yield the first item whose type differs from that of the first one."""
+    """Yield the items whose types differ from that of the first one."""
     first: Type | None = None
     for at, raw in items:
         given = found.apply(raw, final=True)
@@ -197,4 +216,3 @@ def _mixed(
             first = given
         elif given != first:
             yield at, f"expected type '{first}' but found '{given}'"
-            return

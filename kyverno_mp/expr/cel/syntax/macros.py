@@ -9,7 +9,17 @@ bindings, optionals and lists extensions (docs/behaviour/cel 11).
 
 from typing import Final
 
-from kyverno_mp.expr.cel.nodes import Call, Ident, Macro, Node, Select
+from kyverno_mp.expr.cel.nodes import (
+    Call,
+    Const,
+    Ident,
+    ListLit,
+    Macro,
+    MapLit,
+    Node,
+    Select,
+    StructLit,
+)
 from kyverno_mp.expr.cel.syntax.lex import syntax_error
 
 # (macro, number of arguments) -> (kind, number of names).
@@ -17,7 +27,6 @@ _MEMBER: Final = {
     ("all", 2): ("all", 1),
     ("exists", 2): ("exists", 1),
     ("exists_one", 2): ("existsOne", 1),
-    ("existsOne", 2): ("existsOne", 1),
     ("map", 2): ("map", 1),
     ("map", 3): ("map", 1),
     ("filter", 2): ("filter", 1),
@@ -36,28 +45,72 @@ _MEMBER: Final = {
     ("sortBy", 2): ("sortBy", 1),
 }
 _BIND_ARGS: Final = 3
+_NOT_SORTED: Final = (
+    "sortBy can only be applied to a list, identifier, comprehension, call or select"
+    " expression"
+)
+_EXTREMES: Final = {"least": "math.@min", "greatest": "math.@max"}
+_PAIR: Final = 2
 
 
-def expand_call(call: Call, text: str) -> Node:
-    """Return the call or its expansion; raises ExpressionInvalid for a wrong use."""
+def expand_call(call: Call, text: str, *, has_math: bool) -> Node:
+    """Return the call or its expansion; raises ExpressionInvalid for a wrong use.
+
+    ``has_math``: whether the environment has the math extension.
+    """
     target = call.target
     if target is None:
         return _has(call, text) if call.function == "has" else call
+    if has_math and call.function in _EXTREMES and _is_named(target, "math"):
+        return _extreme(call, text)
     found = _MEMBER.get((call.function, len(call.args)))
     if found is not None:
         kind, count = found
+        if kind == "sortBy" and isinstance(target, Const | MapLit | StructLit):
+            raise syntax_error(_NOT_SORTED, text, target.at)
         names = _names(call, count, text)
         return Macro(kind, target, names, call.args[count:], call.at)
     if (
         call.function == "bind"
-        and type(target) is Ident
-        and target.name == "cel"
+        and _is_named(target, "cel")
         and len(call.args) == _BIND_ARGS
     ):
         return Macro(
             "bind", call.args[1], _names(call, 1, text), call.args[2:], call.at
         )
     return call
+
+
+def _is_named(node: Node, name: str) -> bool:
+    return type(node) is Ident and node.name == name
+
+
+def _extreme(call: Call, text: str) -> Node:
+    """Expand ``math.least`` and ``math.greatest``; three or more become a list."""
+    args, name = call.args, f"math.{call.function}()"
+    if not args:
+        assert type(call.target) is Ident
+        problem = f"{name} requires at least one argument"
+        raise syntax_error(problem, text, call.target.at)
+    if len(args) == 1:
+        (only,) = args
+        items = only.items if type(only) is ListLit else (only,)
+        if not items or not all(map(_may_be_number, items)):
+            raise syntax_error(f"{name} invalid single argument value", text, only.at)
+    else:
+        for arg in args:
+            if not _may_be_number(arg):
+                problem = f"{name} simple literal arguments must be numeric"
+                raise syntax_error(problem, text, arg.at)
+    if len(args) > _PAIR:
+        args = (ListLit(args, (), call.at),)
+    return Call(_EXTREMES[call.function], None, args, call.at)
+
+
+def _may_be_number(node: Node) -> bool:
+    if type(node) is Const:
+        return node.kind in ("int", "uint", "double")
+    return not isinstance(node, ListLit | MapLit | StructLit)
 
 
 def _has(call: Call, text: str) -> Node:

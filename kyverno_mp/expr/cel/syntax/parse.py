@@ -83,13 +83,16 @@ _OPENING: Final = frozenset(
 )
 
 
-def parse(text: str) -> Node:
-    """Parse ``text``. Raises: ExpressionInvalid with an error in cel-go's format."""
+def parse(text: str, *, has_math: bool = True) -> Node:
+    """Parse ``text``. Raises: ExpressionInvalid with an error in cel-go's format.
+
+    ``has_math``: whether the environment has the macros of the math extension.
+    """
     if len(text) > EXPRESSION_TEXT_BYTES_MAX:
         raise ExpressionInvalid("cel.size", "expression code point size exceeds limit")
     tokens, problems = tokenize(text)
     try:
-        node = _Parser(text, tokens).parse()
+        node = _Parser(text, tokens, has_math=has_math).parse()
     except ExpressionInvalid as error:
         if not problems:
             raise
@@ -109,7 +112,8 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    def __init__(self, text: str, tokens: list[Token]) -> None:
+    def __init__(self, text: str, tokens: list[Token], *, has_math: bool) -> None:
+        self._has_math = has_math
         self._text = text
         self._tokens = tokens
         self._position = 0
@@ -205,10 +209,12 @@ class _Parser:
                 return left
             self._position += 1
             if name in ("||", "&&"):
-                terms = [left, self._binary(found + 1)]
-                while self._take(name):
+                terms, places = [left, self._binary(found + 1)], [token.at]
+                while self._kind() == name:
+                    places.append(self._next().at)
                     terms.append(self._binary(found + 1))
-                left = Call(name, None, tuple(terms), token.at)
+                # cel-go makes a balanced tree; its root is the operator in the middle.
+                left = Call(name, None, tuple(terms), places[len(places) // 2])
             else:
                 left = Call(name, None, (left, self._binary(found + 1)), token.at)
 
@@ -282,7 +288,8 @@ class _Parser:
         if self._kind() != "(":
             return Select(node, name, at=at)
         call_at = self._next().at
-        return expand_call(Call(name, node, self._arguments(")"), call_at), self._text)
+        call = Call(name, node, self._arguments(")"), call_at)
+        return expand_call(call, self._text, has_math=self._has_math)
 
     def _arguments(self, closing: str) -> tuple[Node, ...]:
         args: list[Node] = []
@@ -328,7 +335,8 @@ class _Parser:
         if self._kind() != "(":
             return Ident(word, token.at)
         at = self._next().at
-        return expand_call(Call(word, None, self._arguments(")"), at), self._text)
+        call = Call(word, None, self._arguments(")"), at)
+        return expand_call(call, self._text, has_math=self._has_math)
 
     def _list(self, at: int, *, marked: bool) -> Node:
         items: list[Node] = []

@@ -9,13 +9,21 @@ import gzip
 import zlib
 from typing import Final
 
+from kyverno_mp.expr.cel.functions.kyverno.documents import no_text
 from kyverno_mp.expr.cel.library import function
-from kyverno_mp.expr.cel.values import CelFailed, Meter, Value, text_bytes, type_name
+from kyverno_mp.expr.cel.values import (
+    CelFailed,
+    Meter,
+    Optional,
+    Value,
+    text_bytes,
+)
 from kyverno_mp.values.go.gotext import text_bytes as utf8
 
 _COST: Final = 400
 _PACKED_PER_UNIT: Final = 1
 """Units per byte: compressing takes up to 50 ns a byte."""
+_HEADER_BYTES: Final = 10
 _PORTION: Final = 16 * 1024
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _WORKSPACE_BYTES: Final = 300 * 1024
@@ -24,16 +32,25 @@ _WORKSPACE_COST: Final = 2_000
 
 
 def _compress(meter: Meter, value: Value) -> bytes:
+    if value.__class__ is Optional and value.present:
+        value = value.value
     if value.__class__ is not str:
-        raise CelFailed(
-            f"unsupported type conversion from '{type_name(value)}' to string"
-        )
+        raise no_text(value)
     meter.charge(_WORKSPACE_COST)
     meter.hold(_WORKSPACE_BYTES)
     meter.charge_bytes(4 * text_bytes(len(value), value))
     data = utf8(value)
     meter.charge(_PACKED_PER_UNIT * len(data))
     return gzip.compress(data, mtime=0)
+
+
+def _problem(data: bytes, reason: str) -> CelFailed:
+    """Return Go's error for zlib's."""
+    if "check" in reason and "header" not in reason:
+        return CelFailed("gzip: invalid checksum")
+    if len(data) < _HEADER_BYTES:
+        return CelFailed("unexpected EOF")
+    return CelFailed("gzip: invalid header")
 
 
 def _decompress(meter: Meter, data: bytes) -> str:
@@ -50,7 +67,7 @@ def _decompress(meter: Meter, data: bytes) -> str:
             try:
                 part = unpacker.decompress(rest, _PORTION)
             except zlib.error as error:
-                raise CelFailed("gzip: invalid header") from error
+                raise _problem(rest, str(error)) from None
             rest = unpacker.unconsumed_tail
             if not part and not rest and not unpacker.eof:
                 raise CelFailed("unexpected EOF")

@@ -70,7 +70,7 @@ def _decode(meter: Meter, text: str) -> Value:
     try:
         found = decode_pem(text, _int64)
     except ExpressionFailed as error:
-        raise CelFailed(error.message) from error
+        raise CelFailed(error.message.partition(": error parsing")[0]) from error
     if "SerialNumber" not in found:
         return found  # a request
     return {name: found.get(name) for name in _KEPT}

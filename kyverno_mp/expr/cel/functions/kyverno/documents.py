@@ -6,12 +6,23 @@ May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/json, cel/libs/yaml; docs/behaviour/cel 12.
 """
 
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.functions.times import timestamp_text
 from kyverno_mp.expr.cel.library import member
-from kyverno_mp.expr.cel.values import CelFailed, Meter, Uint, Value, type_name
+from kyverno_mp.expr.cel.values import (
+    CelFailed,
+    Duration,
+    Meter,
+    Optional,
+    Timestamp,
+    Uint,
+    Value,
+    type_name,
+)
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX, DECODED_CHARACTERS_MAX
 from kyverno_mp.values.effort import width_of
 from kyverno_mp.values.go.gojson import JsonInvalid, decode_json, decoded_bytes
@@ -48,9 +59,32 @@ def _charges(meter: Meter, units: int) -> Callable[[int], None]:
     return lambda steps: meter.charge(units * steps)
 
 
+def no_text(value: Value) -> CelFailed:
+    """Return the error of a value that is no string, in the words of its type."""
+    kind = value.__class__
+    if kind is int or kind is Uint:
+        named = type_name(value)
+        return CelFailed(f"unsupported type conversion from '{named}' to string")
+    if kind is Optional:
+        return CelFailed("optional.none() dereference")
+    named = _NO_TEXT.get(kind) or f"'{type_name(value)}'"
+    return CelFailed(f"type conversion error from {named} to 'string'")
+
+
+_NO_TEXT: Final[dict[type, str]] = {
+    bool: "bool",
+    float: "Double",
+    bytes: "Bytes",
+    list: "list",
+    dict: "map",
+    Duration: "'Duration'",
+    Timestamp: "'Timestamp'",
+}
+
+
 def _text_of(value: Value) -> str:
     if value.__class__ is not str:
-        raise CelFailed(f"type conversion error from '{type_name(value)}' to 'string'")
+        raise no_text(value)
     text: str = value
     if len(text) > DECODED_CHARACTERS_MAX:
         raise BudgetExceeded("cel.decoded", "text is too long to be decoded")
@@ -88,8 +122,13 @@ def _native(meter: Meter, value: Value, depth: int) -> Value:
     kind = value.__class__
     if kind in _SCALARS:
         return value
-    if kind is Uint:
-        return int(value)
+    if kind is Optional:
+        # An empty one is null; within a container it has no value.
+        if not value.present and depth < CEL_VALUE_DEPTH_MAX:
+            raise CelFailed("optional.none() dereference")
+        return _native(meter, value.value, depth) if value.present else None
+    if kind in _PRINTED:
+        return _PRINTED[kind](meter, value)
     if not depth:
         raise CelFailed(f"nested deeper than {CEL_VALUE_DEPTH_MAX} levels")
     if kind is list:
@@ -102,9 +141,22 @@ def _native(meter: Meter, value: Value, depth: int) -> Value:
     meter.charge_bytes(80 + 140 * len(value))
     for key in value:
         if key.__class__ is not str:
-            named = type_name(key)
-            raise CelFailed(f"unsupported type conversion from '{named}' to string")
+            raise no_text(key)
     return {key: _native(meter, item, depth - 1) for key, item in value.items()}
+
+
+def _base64(meter: Meter, value: bytes) -> str:
+    meter.charge_bytes(2 * len(value))
+    return b64encode(value).decode()
+
+
+_PRINTED: Final[dict[type, Callable[[Meter, Value], Value]]] = {
+    Uint: lambda _m, value: int(value),
+    Duration: lambda _m, value: value.ns,
+    Timestamp: lambda _m, value: timestamp_text(value),
+    bytes: _base64,
+}
+"""How Go prints these as JSON: a duration in nanoseconds, bytes in base64."""
 
 
 def json_data(meter: Meter, value: Value) -> Value:
@@ -128,7 +180,8 @@ def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:
     try:
         return decode_yaml(text, _charges(meter, _UNITS_PER_STEP))
     except ExpressionFailed as error:
-        raise CelFailed(error.message) from error
+        head = "error converting YAML to JSON: "
+        raise CelFailed(f"{head}{error.message}") from error
 
 
 OVERLOADS: Final = (

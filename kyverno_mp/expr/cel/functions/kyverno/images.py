@@ -11,17 +11,16 @@ from typing import Final, NamedTuple
 import re2
 
 from kyverno_mp.expr.cel.library import function, member
-from kyverno_mp.expr.cel.values import CelFailed, Meter, shown, text_bytes
+from kyverno_mp.expr.cel.values import CelFailed, Meter, text_bytes
+from kyverno_mp.values.go.gourl import is_authority
 
 _DEFAULT_REGISTRY: Final = "index.docker.io"
 _ALIAS: Final = "docker.io"
-_COST: Final = 120
+_COST: Final = 180
+_SHOWN_MAX: Final = 256
 # SAFETY: RE2, because the strings come from requests and may be long.
 _TAG: Final = re2.compile(r"[A-Za-z0-9_.\-]{1,128}")
 _REPOSITORY: Final = re2.compile(r"[a-z0-9_./\-]{2,255}")
-_REGISTRY: Final = re2.compile(
-    r"(?:[A-Za-z0-9._~%!$&'()*+,;=\-]*|\[[0-9A-Fa-f:.]+\])(?::[0-9]*)?"
-)
 _DIGEST: Final = re2.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -75,9 +74,10 @@ def _repository(text: str) -> tuple[str, str] | None:
     """Return registry and repository."""
     head, slash, rest = text.partition("/")
     registry, path = "", text
-    if slash and ("." in head or ":" in head or head == "localhost"):
+    # KYVERNO: without a dot or a port, localhost is a part of the path.
+    if slash and ("." in head or ":" in head):
         registry, path = head, rest
-    if not (_REPOSITORY.fullmatch(path) and _REGISTRY.fullmatch(registry)):
+    if not (_REPOSITORY.fullmatch(path) and is_authority(registry)):
         return None
     if registry in ("", _ALIAS):
         registry = _DEFAULT_REGISTRY
@@ -96,7 +96,7 @@ def _parsed(meter: Meter, text: str) -> ImageReference | None:
 def _image(meter: Meter, text: str) -> ImageReference:
     found = _parsed(meter, text)
     if found is None:
-        raise CelFailed(f"could not parse reference: {shown(text)[1:-1]}")
+        raise CelFailed(f"could not parse reference: {text[:_SHOWN_MAX]}")
     return found
 
 

@@ -15,6 +15,7 @@ from kyverno_mp.expr.cel.operators import timestamp_result
 from kyverno_mp.expr.cel.values import CelFailed, Duration, Meter, Timestamp, text_bytes
 from kyverno_mp.expr.jmespath.random_text import generate
 from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.values.go.gotime import GoTime
 
 _COST: Final = 60
 _DRAWN_COST: Final = 400
@@ -22,7 +23,6 @@ _DEFAULT: Final = "[0-9a-z]{8}"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO_NS: Final = -62_135_596_800 * 10**9
 """Go's zero time, 1 January of the year 1, from which times are truncated."""
-_SUNDAY_LAST: Final = 7
 
 
 def _runtime(meter: Meter) -> Runtime:
@@ -42,13 +42,15 @@ def _truncated(_meter: Meter, moment: Timestamp, step: Duration) -> Timestamp:
     """Round down, as Go does; a step that is not positive changes nothing."""
     if step.ns <= 0:
         return moment
-    return timestamp_result(moment.ns - (moment.ns - _ZERO_NS) % step.ns)
+    rest = (moment.ns - _ZERO_NS) % step.ns
+    return timestamp_result(moment.ns - rest, moment.offset_s)
 
 
 def _cron(_meter: Meter, moment: Timestamp) -> str:
-    at = _EPOCH + timedelta(seconds=moment.ns // 10**9)
-    weekday = at.isoweekday() % _SUNDAY_LAST
-    return f"{at.minute} {at.hour} {at.day} {at.month} {weekday}"
+    """Return the minute of the moment, at the offset with which it was written."""
+    at = GoTime(moment.ns // 10**9, 0, moment.offset_s)
+    _, month, day, hour, minute, _ = at.civil()
+    return f"{minute} {hour} {day} {month} {at.weekday()}"
 
 
 def _random(meter: Meter, pattern: str = _DEFAULT) -> str:

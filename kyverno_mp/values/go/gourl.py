@@ -1,0 +1,243 @@
+"""Parse URLs as Go's net/url does.
+
+Room: values. Takes: strings. Gives: Url, parse_url, is_authority, query_values. Next:
+expr/cel/functions/urls.py.
+May touch: nothing outside its arguments; nothing is fetched.
+Source: Go 1.26 net/url (ParseRequestURI, EscapedPath, Query); docs/behaviour/cel 11.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+from urllib.parse import quote_from_bytes as quote_bytes
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+from kyverno_mp.values.go.goaddress import Address, parse_address
+from kyverno_mp.values.go.goquote import quote
+from kyverno_mp.values.go.gotext import text_bytes
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9a-fA-F]{2})[^%]?.?", re.DOTALL)
+_AUTHORITY: Final = re.compile(r"[^\x00-\x1f\x7f/?#@]*")
+_PORT: Final = re.compile(r"(?::[0-9]*)?")
+_USER: Final = re.compile(r"[A-Za-z0-9\-._:~!$&'()*+,;=%@]*")
+# What each part of a URL may contain without an escape.
+_HOST_ODD: Final = re.compile(
+    r"[^A-Za-z0-9\-_.~!$&'()*+,;=:\[\]<>\"%\u0080-\U0010ffff]"
+)
+_HOST_ESCAPE: Final = re.compile(r"%(?:(?!25)[0-7][0-9a-fA-F])")
+_ZONE_ESCAPE: Final = re.compile(r"%([0-9a-fA-F]{2})")
+_PATH_KEPT: Final = "$&+,/:;=@"
+_PATH_VALID: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=@!'()*\[\]%]*")
+_FRAGMENT_KEPT: Final = "$&+,/:;=?@!()*"
+_FRAGMENT_VALID: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=?@!'()*\[\]%]*")
+
+
+class Url(NamedTuple):
+    """The parts of a URL; ``path`` and ``fragment`` are escaped, ``host`` is not."""
+
+    scheme: str = ""
+    opaque: str = ""
+    user: str | None = None
+    host: str = ""
+    path: str = ""
+    query: str = ""
+    has_query: bool = False
+    fragment: str = ""
+    omits_host: bool = False
+
+    @property
+    def type_name(self) -> str:
+        """The name of the type in CEL."""
+        return "kubernetes.URL"
+
+    @property
+    def hostname(self) -> str:
+        """The host without port and brackets."""
+        if self.host.startswith("[") and "]" in self.host:
+            return self.host[1 : self.host.rindex("]")]
+        head, colon, port = self.host.rpartition(":")
+        return head if colon and _PORT.fullmatch(f":{port}") else self.host
+
+    @property
+    def port(self) -> str:
+        """The digits after the host's colon, "" if there are none."""
+        _, colon, port = self.host.rpartition(":")
+        return port if colon and _PORT.fullmatch(f":{port}") else ""
+
+
+def parse_url(text: str) -> Url | str:
+    """Parse an absolute URL or path; return Go's error for anything else."""
+    if _CONTROL.search(text):
+        return "net/url: invalid control character in URL"
+    if not text:
+        return "empty url"
+    if text == "*":
+        return Url(path="*")
+    if text.startswith(":"):
+        return "missing protocol scheme"
+    # KYVERNO: the whole text has to be valid with "#" as a part of the path or query,
+    # then it is parsed again without the fragment.
+    problem = _parse(text, via_request=True)
+    if type(problem) is str:
+        return problem
+    text, _, fragment = text.partition("#")
+    found = _parse(text, via_request=False)
+    if type(found) is str or not fragment:
+        return found
+    assert type(found) is Url
+    bad = _bad_escape(fragment)
+    shown = _escaped(fragment, _FRAGMENT_VALID, _FRAGMENT_KEPT)
+    return bad or found._replace(fragment=shown)
+
+
+def _parse(text: str, *, via_request: bool) -> Url | str:
+    match = _SCHEME.match(text)
+    scheme = match[1].lower() if match else ""
+    rest = text[match.end() :] if match else text
+    rest, mark, query = rest.partition("?")
+    found = Url(scheme, query=query, has_query=bool(mark))
+    if not rest.startswith("/"):
+        if scheme:
+            return found._replace(opaque=rest)
+        if via_request:
+            return "invalid URI for request"
+        if ":" in rest.partition("/")[0]:
+            return "first path segment in URL cannot contain colon"
+    is_absolute = scheme or (not via_request and not rest.startswith("///"))
+    if is_absolute and rest.startswith("//"):
+        authority, slash, tail = rest[2:].partition("/")
+        rest = slash + tail
+        placed = _with_authority(found, authority)
+        if type(placed) is str:
+            return placed
+        assert type(placed) is Url
+        found = placed
+    elif scheme and rest.startswith("/"):
+        found = found._replace(omits_host=True)
+    bad = _bad_escape(rest)
+    return bad or found._replace(path=_escaped(rest, _PATH_VALID, _PATH_KEPT))
+
+
+def _with_authority(url: Url, authority: str) -> Url | str:
+    user, at, host = authority.rpartition("@")
+    found = _host(url.scheme, host)
+    if type(found) is not list:
+        return str(found)
+    if at and not _USER.fullmatch(user):
+        return "net/url: invalid userinfo"
+    bad = _bad_escape(user)
+    return bad or url._replace(host=found[0], user=user if at else None)
+
+
+def _host(scheme: str, host: str) -> list[str] | str:
+    """Return the host without escapes in a list, or Go's error."""
+    opening = host.rfind("[")
+    if opening > 0:
+        return "invalid IP-literal"
+    if opening == 0:
+        return _literal(host)
+    colon = host.find(":")
+    if colon >= 0:
+        # Only these two schemes are strict about a second colon.
+        last = host.rfind(":")
+        port = host[colon if scheme in ("http", "https") else last :]
+        if not _PORT.fullmatch(port):
+            return f"invalid port {quote(port)} after host"
+    bad = _host_problem(host)
+    return bad or [_unescaped(host)]
+
+
+def is_authority(text: str) -> bool:
+    """Return whether Go takes the text for a host and port as they are."""
+    if not _AUTHORITY.fullmatch(text):
+        return False
+    return _host("", text) == [text]
+
+
+def _literal(host: str) -> list[str] | str:
+    """Check an IPv6 address in brackets, with its port."""
+    closing = host.rfind("]")
+    if closing < 0:
+        return "missing ']' in host"
+    inner, port = host[1:closing], host[closing + 1 :]
+    if not _PORT.fullmatch(port):
+        return f"invalid port {quote(port)} after host"
+    zone = inner.find("%25")
+    head = inner if zone < 0 else inner[:zone]
+    bad = _host_problem(head) or (_zone_problem(inner[zone:]) if zone >= 0 else "")
+    if bad:
+        return bad
+    name = _unescaped(inner)
+    address = parse_address(name)
+    if type(address) is str:
+        return f"invalid host: {address}"
+    assert type(address) is Address
+    return "invalid IP-literal" if address.is_v4 else [f"[{name}]{port}"]
+
+
+def _bad_escape(text: str) -> str:
+    if "%" not in text:
+        return ""
+    bad = _BAD_ESCAPE.search(text)
+    if bad is None:
+        return ""
+    return f"invalid URL escape {quote(text[bad.start() : bad.start() + 3])}"
+
+
+def _host_problem(host: str) -> str:
+    """Return Go's error about the first odd character or escape of a host."""
+    problems: list[tuple[int, str]] = []
+    odd = _HOST_ODD.search(host)
+    if odd is not None:
+        text = f"invalid character {quote(odd.group())} in host name"
+        problems.append((odd.start(), text))
+    for pattern in (_BAD_ESCAPE, _HOST_ESCAPE):
+        bad = pattern.search(host)
+        if bad is not None:
+            named = quote(host[bad.start() : bad.start() + 3])
+            problems.append((bad.start(), f"invalid URL escape {named}"))
+    return min(problems)[1] if problems else ""
+
+
+def _zone_problem(zone: str) -> str:
+    """Return Go's error about a zone, which may have escapes of other characters."""
+    bad = _bad_escape(zone)
+    if bad:
+        return bad
+    for one in _ZONE_ESCAPE.finditer(zone):
+        char = chr(int(one[1], 16))
+        if one.group() != "%25" and char != " " and not _is_plain(char):
+            return f"invalid URL escape {quote(one.group())}"
+    odd = _HOST_ODD.search(zone)
+    if odd is None:
+        return ""
+    return f"invalid character {quote(odd.group())} in host name"
+
+
+def _is_plain(char: str) -> bool:
+    return char < "\x80" and char != "%" and not _HOST_ODD.match(char)
+
+
+def _unescaped(text: str) -> str:
+    if "%" not in text:
+        return text
+    return unquote_to_bytes(text_bytes(text)).decode(errors="replace")
+
+
+def _escaped(text: str, valid: re.Pattern[str], kept: str) -> str:
+    """Return a part as it is if it is validly escaped, else escape all of it anew."""
+    if valid.fullmatch(text):
+        return text
+    return quote_bytes(unquote_to_bytes(text_bytes(text)), kept)
+
+
+def query_values(query: str) -> Iterator[tuple[str, str]]:
+    """Yield keys and values; pairs with a semicolon or a bad escape are left out."""
+    for pair in query.split("&"):
+        if not pair or ";" in pair:
+            continue
+        key, _, value = pair.partition("=")
+        if not _bad_escape(key) and not _bad_escape(value):
+            yield unquote_plus(key), unquote_plus(value)
