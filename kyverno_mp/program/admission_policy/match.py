@@ -14,10 +14,19 @@ from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
 
 _NAMESPACES = ("", "v1", "namespaces")
 _SELECTORS_KEPT_MAX: Final = 64
+EMPTY_OBJECT: Final[dict[str, Json]] = {}
+"""An absent object that has no labels, so that ``NotIn`` and ``DoesNotExist`` select
+it. Never change it.
+
+KYVERNO: the command line gives it as ``oldObject`` to the engines of
+policies.kyverno.io (docs/behaviour/cel 3). In a cluster the API server, which knows
+better, has asked the selector before.
+"""
 
 
 def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
@@ -34,7 +43,7 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
     if selector is not None and not any(
         _selects(selector, labels_of(metadata_of(one).get("labels")))
         for one in (request.object, request.old_object)
-        if one
+        if one or one is EMPTY_OBJECT
     ):
         return False
     if _listed(constraints.excluded, request, place):

@@ -9,7 +9,7 @@ pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go}.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.nodes import Expression
@@ -41,13 +41,14 @@ from kyverno_mp.program.validating_policy.constraints import (
 from kyverno_mp.program.validating_policy.evaluate import (
     exempt,
 )
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import NAMES, Facts
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import whole_numbers
 from kyverno_mp.values.typed.schema import Schemas, built_in
 
 _EVERYTHING = ConstraintsIR()
 _NAMESPACE = "namespaceObject"
+_REQUEST: Final = NAMES.index("request")
 
 
 class Mutated(NamedTuple):
@@ -60,6 +61,29 @@ class Mutated(NamedTuple):
     result: RuleResult | None
     patched: dict[str, Json] | None = None
     is_dropped: bool = False
+
+
+class _Scope(PolicyScope):
+    """The variables of a MutatingPolicy.
+
+    KYVERNO: here absent objects of the request are empty maps, too, whereas other kinds
+    have null (pkg/cel/policies/mpol/compiler/eval.go).
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        facts: Facts,
+        shared: Shared,
+        variables: dict[str, LinkedExpression],
+        namespace: str,
+    ) -> None:
+        super().__init__(facts, shared, variables, namespace)
+        request = self._values[_REQUEST]
+        if type(request) is dict:
+            given = {key: request.get(key) or {} for key in ("object", "oldObject")}
+            self.replace("request", {**request, **given})
 
 
 class _Mutation(NamedTuple):
@@ -166,7 +190,7 @@ class LinkedMutatingPolicy:
         )
 
     def _meets(self, body: _Body, facts: Facts, shared: Shared) -> bool:
-        scope = PolicyScope(facts, shared, body.variables, self.ir.policy.namespace)
+        scope = _Scope(facts, shared, body.variables, self.ir.policy.namespace)
         try:
             return met(body.conditions, scope)
         except ExpressionFailed:
@@ -199,7 +223,7 @@ class LinkedMutatingPolicy:
     ) -> Mutated:
         """Return the verdict. ``judges``: the conditions count."""
         namespace = self.ir.policy.namespace
-        scope = PolicyScope(facts, shared, body.variables, namespace)
+        scope = _Scope(facts, shared, body.variables, namespace)
         scope.replace_object(facts.request.object)
         try:
             return self._decided(body, scope, facts, shared, judges=judges)

@@ -200,6 +200,7 @@ class LinkedValidatingPolicy:
         try:
             if not self._exceptions:
                 return self._judged(body, scope)
+            scope.unset("exceptions")
             return self._decided(body, scope, self._matching(scope, facts, shared))
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to load context: {error.message}"
@@ -236,6 +237,7 @@ class LinkedValidatingPolicy:
         if not exception.conditions:
             return True
         scope = KindScope(facts, shared, {}, COST_MAX, self.ir.policy.namespace)
+        scope.unset("exceptions")
         try:
             return self._met(exception.conditions, scope)
         except (ExpressionFailed, BudgetExceeded) as error:

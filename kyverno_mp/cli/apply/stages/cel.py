@@ -29,7 +29,7 @@ from kyverno_mp.ir.cel_policies import (
     MutatingPolicyIR,
 )
 from kyverno_mp.program import result
-from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.admission_policy.match import EMPTY_OBJECT, matches
 from kyverno_mp.program.cel_policies.delete import LinkedDeletingPolicy, any_operation
 from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
@@ -38,7 +38,7 @@ from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.jsonvalue import Json
 
 _NO_OPERATION: Final = ""
@@ -81,7 +81,7 @@ class CelStages:
         if not self._mutating:
             return
         facts = self._facts(self._asked(request), runtime)
-        shared = Shared(facts.request)
+        shared = KindShared(facts.request)
         answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
         current = facts
         for linked in self._mutating:
@@ -135,7 +135,7 @@ class CelStages:
         if not self._generating:
             return
         facts = self._facts(self._asked(request), runtime)
-        shared = Shared(facts.request)
+        shared = KindShared(facts.request)
         for linked in self._generating:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
@@ -154,7 +154,7 @@ class CelStages:
             return
         asked = request
         if request.object.get("apiVersion") and request.object.get("kind"):
-            asked = self._asked(request)
+            asked = replace(self._asked(request), old_object={})
         facts = self._facts(asked, runtime)
         for linked in self._deleting:
             policy = linked.ir.policy
@@ -182,7 +182,7 @@ class CelStages:
         name = asked.namespace
         if name and not asked.namespace_labels:
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked
+        return replace(asked, old_object=EMPTY_OBJECT)
 
     def _target_request(self, raw: dict[str, Json], trigger: Request) -> Request:
         """Return the request for an existing object, without an operation."""
@@ -196,6 +196,7 @@ class CelStages:
             name=metadata_text(raw, "name"),
             namespace=namespace,
             object=raw,
+            old_object={},
             operation=_NO_OPERATION,
             namespace_labels={NAME_LABEL: namespace} if namespace else {},
         )

@@ -19,6 +19,7 @@ from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
+from kyverno_mp.program.admission_policy.match import EMPTY_OBJECT
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
@@ -127,10 +128,10 @@ class CelPolicies:
         is_payload: bool = False,
     ) -> Iterator[Verdict]:
         from kyverno_mp.program.context.cel_scope import Shared
-        from kyverno_mp.program.validating_policy.scope import Facts
+        from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 
         facts = Facts(request, runtime, self._ports, namespace, is_payload)
-        shared = Shared(request)
+        shared = Shared(request) if is_payload else KindShared(request)
         for linked in policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
@@ -148,7 +149,7 @@ class CelPolicies:
         name = asked.namespace
         if name and not asked.namespace_labels:
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked
+        return replace(asked, old_object=EMPTY_OBJECT)
 
     def _guessed(self, kind: str) -> str:
         """Return the first matched resource whose name begins like the kind.

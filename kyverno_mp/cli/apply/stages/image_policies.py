@@ -21,6 +21,7 @@ from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.program import result
+from kyverno_mp.program.admission_policy.match import EMPTY_OBJECT
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.image_policies.evaluate import (
     Images,
@@ -29,7 +30,7 @@ from kyverno_mp.program.image_policies.evaluate import (
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -64,7 +65,7 @@ class ImagePolicies:
         asked = self._asked(request)
         namespace = namespace_of(asked, self._values)
         facts = Facts(asked, runtime, self._ports, namespace)
-        shared, images = Shared(asked), Images(self._begin)
+        shared, images = KindShared(asked), Images(self._begin)
         for linked in self._policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
@@ -109,4 +110,4 @@ class ImagePolicies:
         name = asked.namespace
         if name and not asked.namespace_labels:
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked
+        return replace(asked, old_object=EMPTY_OBJECT)

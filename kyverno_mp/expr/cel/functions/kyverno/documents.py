@@ -6,16 +6,29 @@ May touch: nothing outside its arguments.
 Source: kyverno/sdk cel/libs/json, cel/libs/yaml; docs/behaviour/cel 12.
 """
 
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Final
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.expr.cel.functions.times import timestamp_text
 from kyverno_mp.expr.cel.library import member
-from kyverno_mp.expr.cel.values import CelFailed, Meter, Uint, Value, type_name
+from kyverno_mp.expr.cel.values import (
+    CelFailed,
+    Duration,
+    Meter,
+    Optional,
+    Timestamp,
+    TypeValue,
+    Uint,
+    Value,
+    type_name,
+)
 from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX, DECODED_CHARACTERS_MAX
 from kyverno_mp.values.effort import width_of
 from kyverno_mp.values.go.gojson import JsonInvalid, decode_json, decoded_bytes
 from kyverno_mp.values.go.gotext import json_text
+from kyverno_mp.values.kubernetes.quantity import Quantity
 
 _COST: Final = 60
 _YAML_COST: Final = 2_000
@@ -70,7 +83,31 @@ def _unmarshal(meter: Meter, _json: JsonTexts, value: Value) -> Value:
 
 def _marshal(meter: Meter, _json: JsonTexts, value: Value) -> str:
     """Print a value with sorted keys and escaped HTML."""
-    return printed(meter, json_data(meter, value))
+    return printed(meter, json_data(meter, _plain(value)))
+
+
+def _plain(value: Value) -> Value:
+    """Return the Go value of what JSON has no type for.
+
+    KYVERNO: null is an enumeration of protobuf there, so it is printed as 0. Within
+    an object it is null.
+    """
+    kind = value.__class__
+    if value is None:
+        return 0
+    if kind is Optional:
+        return _plain(value.value)
+    if kind is Duration:
+        return value.ns
+    if kind is Timestamp:
+        return timestamp_text(value)
+    if kind is bytes:
+        return b64encode(value).decode()
+    if kind is TypeValue:
+        return value.name
+    if kind is Quantity:
+        return value.text()
+    return value
 
 
 def printed(meter: Meter, value: Value) -> str:
@@ -128,7 +165,7 @@ def _parse_yaml(meter: Meter, _yaml: YamlTexts, text: str) -> Value:
     try:
         return decode_yaml(text, _charges(meter, _UNITS_PER_STEP))
     except ExpressionFailed as error:
-        raise CelFailed(error.message) from error
+        raise CelFailed(f"error converting YAML to JSON: {error.message}") from error
 
 
 OVERLOADS: Final = (
