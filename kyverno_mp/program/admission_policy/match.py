@@ -13,20 +13,11 @@ from typing import Final
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.program.matching.subject import metadata_of
-from kyverno_mp.program.request import Request
-from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
 
 _NAMESPACES = ("", "v1", "namespaces")
 _SELECTORS_KEPT_MAX: Final = 64
-EMPTY_OBJECT: Final[dict[str, Json]] = {}
-"""An absent object that has no labels, so that ``NotIn`` and ``DoesNotExist`` select
-it. Never change it.
-
-KYVERNO: the command line gives it as ``oldObject`` to the engines of
-policies.kyverno.io (docs/behaviour/cel 3). In a cluster the API server, which knows
-better, has asked the selector before.
-"""
 
 
 def matches(constraints: ConstraintsIR | None, request: Request) -> bool:

@@ -152,6 +152,28 @@ def test_selectors_of_objects(
     assert sorted(one["resources"][0]["name"] for one in found) == wanted
 
 
+@pytest.mark.parametrize(
+    ("labels", "wanted"), [("{}", "bare"), ("{env: x}", "bare"), ("", "named")]
+)
+def test_labels_of_namespaces(
+    command: Command, folder: Path, labels: str, wanted: str
+) -> None:
+    """As the real program: only an unknown namespace has its name as a label."""
+    term = "{key: kubernetes.io/metadata.name, operator: DoesNotExist}"
+    text = POLICY.replace(
+        "  matchConstraints:\n",
+        f"  matchConstraints:\n    namespaceSelector: {{matchExpressions: [{term}]}}\n",
+    )
+    (folder / "policy.yaml").write_text(text)
+    known = f"namespaceSelector: [{{name: apps, labels: {labels}}}]" if labels else ""
+    (folder / "values.yaml").write_text(
+        f"apiVersion: cli.kyverno.io/v1alpha1\nkind: Values\n{known}\n"
+    )
+    done = apply(command, folder, "-f", folder / "values.yaml")
+    passed = 1 if wanted == "bare" else 0
+    assert f"pass: {passed}, fail: {passed}," in done.out
+
+
 def test_a_context(command: Command, folder: Path) -> None:
     (folder / "context.yaml").write_text(CONTEXT)
     checks = (

@@ -29,14 +29,14 @@ from kyverno_mp.ir.cel_policies import (
     MutatingPolicyIR,
 )
 from kyverno_mp.program import result
-from kyverno_mp.program.admission_policy.match import EMPTY_OBJECT, matches
+from kyverno_mp.program.admission_policy.match import matches
 from kyverno_mp.program.cel_policies.delete import LinkedDeletingPolicy, any_operation
 from kyverno_mp.program.cel_policies.generate import LinkedGeneratingPolicy
 from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import CelPorts
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.jsonvalue import Json
@@ -180,7 +180,7 @@ class CelStages:
             raise unknown_kind(request)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
-        if name and not asked.namespace_labels:
+        if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
         return replace(asked, old_object=EMPTY_OBJECT)
 

@@ -19,9 +19,8 @@ from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
-from kyverno_mp.program.admission_policy.match import EMPTY_OBJECT
 from kyverno_mp.program.ports import CelPorts
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class CelPolicies:
             raise unknown_kind(request)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
-        if name and not asked.namespace_labels:
+        if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
         return replace(asked, old_object=EMPTY_OBJECT)
 
@@ -172,9 +171,11 @@ def namespace_of(request: Request, values: Values) -> Json:
     if found is not None:
         return {"spec": {}, "status": {}, **found}
     labels = request.namespace_labels
-    if not name or labels == {NAME_LABEL: name}:
+    if not name or (labels == {NAME_LABEL: name} and values.lacks_namespace(name)):
         return None
-    metadata: dict[str, Json] = {"name": name, "labels": dict(labels)}
+    metadata: dict[str, Json] = {"name": name}
+    if labels:
+        metadata["labels"] = dict(labels)
     return {
         "apiVersion": "v1",
         "kind": "Namespace",

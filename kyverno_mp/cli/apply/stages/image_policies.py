@@ -21,7 +21,6 @@ from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.program import result
-from kyverno_mp.program.admission_policy.match import EMPTY_OBJECT
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.image_policies.evaluate import (
     Images,
@@ -29,7 +28,7 @@ from kyverno_mp.program.image_policies.evaluate import (
 )
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import CelPorts
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.jsonvalue import Json
 
@@ -108,6 +107,6 @@ class ImagePolicies:
             raise unknown_kind(request)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
-        if name and not asked.namespace_labels:
+        if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
         return replace(asked, old_object=EMPTY_OBJECT)
