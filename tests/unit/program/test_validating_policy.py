@@ -609,7 +609,7 @@ _TERMS = st.sampled_from(
         "object.metadata.labels.app == 'web'",
         "request.namespace == 'shop'",
         "object.spec.containers.all(c, c.image == 'nginx')",
-        "oldObject == null",
+        "object != null",  # an absent oldObject differs: there it is null
         "object.spec.?x.orValue(1) == 1",
         "variables.v == 3.0",
         "variables.bad == 1",
