@@ -188,7 +188,7 @@ class Generating:
         return self._write_all(evaluated)
 
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
-        """Write what is wanted, and delete the rest of what is the trigger's."""
+        """Write the wanted objects, and delete the trigger's other objects."""
         evaluated = self.evaluation.evaluate(task, policy, trigger)
         if not self._is_known(task, evaluated, trigger):
             return DONE
