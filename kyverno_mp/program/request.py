@@ -13,6 +13,15 @@ from typing import Final
 from kyverno_mp.values.effort import Charge, uncharged
 from kyverno_mp.values.jsonvalue import Json
 
+EMPTY_OBJECT: Final[dict[str, Json]] = {}
+"""An absent object that has no labels, so that ``NotIn`` and ``DoesNotExist`` select
+it. Never change it.
+
+KYVERNO: the command line gives it as ``oldObject`` to the engines of
+policies.kyverno.io (docs/behaviour/cel 3). In a cluster the API server, which knows
+better, has asked the selector before.
+"""
+
 
 @dataclass(slots=True, kw_only=True)
 class Request:

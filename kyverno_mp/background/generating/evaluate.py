@@ -21,11 +21,10 @@ from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
-from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.secrecy import withheld
-from kyverno_mp.program.validating_policy.scope import Facts, ReviewShared
+from kyverno_mp.program.validating_policy.scope import Facts, KindShared, ReviewShared
 from kyverno_mp.telemetry.families import GENERATING_RESULTS
 from kyverno_mp.values.jsonvalue import Json
 
@@ -85,7 +84,7 @@ class Evaluation:
             self._namespace(task, request, deadline_ns),
             is_review=is_review,
         )
-        shared = ReviewShared(request) if is_review else Shared(request)
+        shared = ReviewShared(request) if is_review else KindShared(request)
         began_ns = engine.now_ns()
         found = policy.linked.evaluate(facts, shared)
         if found is None:

@@ -34,6 +34,10 @@ class Values:
     subresources: list[dict[str, Json]] = field(default_factory=list)
     set_values: dict[str, str] = field(default_factory=dict)
 
+    def lacks_namespace(self, name: str) -> bool:
+        """Return whether this is the name of a namespace that the values leave out."""
+        return bool(name) and name not in self.namespace_labels
+
     def for_resource(self, policy: str, resource: str) -> dict[str, Json]:
         """Return dotted values for one policy and resource, by precedence."""
         values = dict(self.global_values)

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.limits import EXPRESSION_BYTES_MAX, STEPS_BETWEEN_CLOCK_CHECKS
 from kyverno_mp.values.go.goquote import quote
+from kyverno_mp.values.kubernetes.quantity import Quantity
 
 Value: TypeAlias = Any
 """A CEL value: JSON data, or one of the classes below or of functions/."""
@@ -261,6 +262,7 @@ _NAMES: Final[dict[type, str]] = {
     Duration: "google.protobuf.Duration",
     Optional: "optional_type",
     TypeValue: "type",
+    Quantity: "kubernetes.Quantity",
 }
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from kyverno_mp.ir.admission_policy import ConstraintsIR, ResourceRuleIR
 from kyverno_mp.ir.match import SelectorIR
 from kyverno_mp.program.matching.subject import metadata_of
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.values.kubernetes.selector import LabelTest, compile_selector, labels_of
 
 _NAMESPACES = ("", "v1", "namespaces")
@@ -34,7 +34,7 @@ def matches(constraints: ConstraintsIR | None, request: Request) -> bool:
     if selector is not None and not any(
         _selects(selector, labels_of(metadata_of(one).get("labels")))
         for one in (request.object, request.old_object)
-        if one
+        if one or one is EMPTY_OBJECT
     ):
         return False
     if _listed(constraints.excluded, request, place):

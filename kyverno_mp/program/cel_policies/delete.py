@@ -9,6 +9,7 @@ pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Final
 
 import msgspec
 
@@ -27,6 +28,9 @@ from kyverno_mp.program.context.cel_scope import Shared, link_variables
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.scope import Facts
+
+_WITHOUT_VALUE: Final = ("oldObject", "request", "exceptions")
+"""Variables that are declared only (docs/behaviour/cel 5)."""
 
 
 def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
@@ -93,6 +97,8 @@ class LinkedDeletingPolicy:
         scope = PolicyScope(
             given, Shared(request), self._variables, self.ir.policy.namespace
         )
+        for name in _WITHOUT_VALUE:
+            scope.unset(name)
         if exceptions_of(self._exceptions, scope, facts.runtime):
             return False
         return met(self._conditions, scope)

@@ -10,7 +10,7 @@ of targets, annotations, server-side apply) v1.19.0.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.cel.nodes import Expression
@@ -41,7 +41,7 @@ from kyverno_mp.program.validating_policy.constraints import (
     is_selector_free,
 )
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import NAMES, Facts
 from kyverno_mp.values.go.duration import quote_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import whole_numbers
@@ -49,6 +49,7 @@ from kyverno_mp.values.typed.schema import Schemas, built_in
 
 _EVERYTHING = ConstraintsIR()
 _NAMESPACE = "namespaceObject"
+_REQUEST: Final = NAMES.index("request")
 
 
 class Mutated(NamedTuple):
@@ -61,6 +62,29 @@ class Mutated(NamedTuple):
     result: RuleResult | None
     patched: dict[str, Json] | None = None
     is_dropped: bool = False
+
+
+class _Scope(PolicyScope):
+    """The variables of a MutatingPolicy.
+
+    KYVERNO: here absent objects of the request are empty maps, too, whereas other kinds
+    have null (pkg/cel/policies/mpol/compiler/eval.go).
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        facts: Facts,
+        shared: Shared,
+        variables: dict[str, LinkedExpression],
+        namespace: str,
+    ) -> None:
+        super().__init__(facts, shared, variables, namespace)
+        request = self._values[_REQUEST]
+        if type(request) is dict:
+            given = {key: request.get(key) or {} for key in ("object", "oldObject")}
+            self.replace("request", {**request, **given})
 
 
 class _Mutation(NamedTuple):
@@ -184,7 +208,7 @@ class LinkedMutatingPolicy:
         )
 
     def _meets(self, body: _Body, facts: Facts, shared: Shared) -> bool:
-        scope = PolicyScope(facts, shared, body.variables, self.ir.policy.namespace)
+        scope = _Scope(facts, shared, body.variables, self.ir.policy.namespace)
         try:
             return met(body.conditions, scope)
         except ExpressionFailed:
@@ -221,7 +245,7 @@ class LinkedMutatingPolicy:
     ) -> Mutated:
         """Return the verdict on an object that has to meet these conditions."""
         namespace = self.ir.policy.namespace
-        scope = PolicyScope(facts, shared, body.variables, namespace)
+        scope = _Scope(facts, shared, body.variables, namespace)
         scope.replace_object(facts.request.object)
         try:
             return self._decided(body, scope, facts, shared, conditions)

@@ -32,7 +32,6 @@ from kyverno_mp.values.jsonvalue import Json
 
 _WITH_GENERATOR: Final = (*NAMES[:-1], "generator", NAMES[-1])
 _RECORDS: Final = frozenset({"variables"})
-_OBJECT: Final = NAMES.index("object")
 
 
 def _never(_expression: Expression) -> bool:
@@ -73,11 +72,7 @@ class PolicyScope(KindScope):
 
     def replace_object(self, resource: Json) -> None:
         """Set ``object``. KYVERNO: variables that were read keep their values."""
-        self._values = (
-            *self._values[:_OBJECT],
-            resource,
-            *self._values[_OBJECT + 1 :],
-        )
+        self.replace("object", resource)
 
 
 class LinkedException(NamedTuple):
@@ -101,6 +96,8 @@ def exceptions_of(
     linked: Sequence[LinkedException], scope: KindScope, runtime: Runtime
 ) -> list[CelExceptionIR]:
     """Return the exceptions that apply. Raises: as ``met``."""
+    if linked:
+        scope.unset("exceptions")
     return [
         one.ir
         for one in linked
@@ -141,6 +138,7 @@ def _exempts(
     scope.replace_object(facts.request.object)
     scope.limit_cost(cost)
     bytes_left = facts.runtime.bytes_left
+    scope.unset("exceptions")
     try:
         return met(exception.conditions, scope)
     except (ExpressionFailed, BudgetExceeded) as error:

@@ -212,6 +212,7 @@ class LinkedValidatingPolicy:
         try:
             if not self._exceptions:
                 return self._judged(body, scope)
+            scope.unset("exceptions")
             return self._decided(body, scope, self._matching(scope, facts, shared))
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to load context: {error.message}"
@@ -252,6 +253,7 @@ class LinkedValidatingPolicy:
             self.ir.policy.namespace,
         )
         scope = KindScope(facts, shared, {}, cost, namespace)
+        scope.unset("exceptions")
         bytes_left = facts.runtime.bytes_left
         try:
             return self._met(exception.conditions, scope)

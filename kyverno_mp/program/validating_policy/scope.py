@@ -23,7 +23,7 @@ from kyverno_mp.expr.cel.outside import (
     ImageContext,
     ResourceContext,
 )
-from kyverno_mp.expr.cel.values import CelFailed, Value
+from kyverno_mp.expr.cel.values import CelFailed, Record, Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.program.context.cel_scope import (
     CelScope,
@@ -54,6 +54,30 @@ _ALWAYS_EQUAL: Final = frozenset({"object", "oldObject", "json", "yaml"})
 _NOT_SHARED: Final = frozenset(NAMES) - _ALWAYS_EQUAL | {"time", "random"}
 """Variables of one rule, and the namespaces of functions that draw or read the
 clock."""
+_ABSENT: Final[dict[str, Json]] = {}
+"""PERF: one value for all requests. Never change it."""
+
+
+class Unset(Record):
+    """A variable that is declared and has no value at this point.
+
+    KYVERNO: conditions of exceptions are evaluated before ``exceptions`` is known, and
+    a DeletingPolicy has no request.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def field(self, name: str) -> Value:
+        """Raise CelFailed with the text of cel-go."""
+        del name
+        raise CelFailed(f"no such attribute(s): {self._name}")
+
+    def has(self, name: str) -> bool:
+        """Raise CelFailed, as ``field``."""
+        return bool(self.field(name))
 
 
 def _reads_object_only(expression: Expression) -> bool:
@@ -108,6 +132,23 @@ class Facts(NamedTuple):
     is_payload: bool = False
     is_review: bool = False
     faults: list[ExpressionFailed] | None = None
+
+
+class KindShared(Shared):
+    """The values of a request that no API server sent: a file, a scan.
+
+    KYVERNO: an absent ``object`` or ``oldObject`` is an empty map, not null, in every
+    kind of policies.kyverno.io (pkg/cel/policies/*/engine: the address of an empty
+    Unstructured; docs/behaviour/cel 5).
+    """
+
+    __slots__ = ()
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self.object = self.object or _ABSENT
+        self.old_object = self.old_object or _ABSENT
+        self.values = (self.object, self.old_object, *self.values[2:])
 
 
 class ReviewShared(Shared):
@@ -187,9 +228,16 @@ class KindScope(CelScope):
 
     def allow(self, images: list[str], values: list[str]) -> None:
         """Set ``exceptions`` to what the matching exceptions allow."""
-        at = NAMES.index("exceptions")
-        given: Json = {"allowedImages": images, "allowedValues": values}
-        self._values = (*self._values[:at], given, *self._values[at + 1 :])
+        self.replace("exceptions", {"allowedImages": images, "allowedValues": values})
+
+    def unset(self, name: str) -> None:
+        """Take the value from a variable."""
+        self.replace(name, Unset(name))
+
+    def replace(self, name: str, value: Value) -> None:
+        """Set a variable. KYVERNO: ``variables`` that were read keep their values."""
+        at = NAMES.index(name)
+        self._values = (*self._values[:at], value, *self._values[at + 1 :])
 
     def value(self, linked: LinkedExpression) -> Value:
         """Evaluate. Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed."""
@@ -239,18 +287,21 @@ def _request(facts: Facts, shared: Shared) -> dict[str, Json]:
         return found
     found = request_value(request, own_namespace=True)
     found["dryRun"] = request.dry_run
-    found["object"], found["oldObject"] = shared.object, shared.old_object
+    # KYVERNO: here an absent object is null.
+    found["object"] = shared.object or None
+    found["oldObject"] = shared.old_object or None
     return found
 
 
 def _reviewed(request: Request, resource: dict[str, Json]) -> Json:
-    """Return an object with the kind and the namespace of the review; null if absent.
+    """Return an object with the kind and the namespace of the review.
 
-    KYVERNO: what is sent to a subresource has its own kind, e.g. PodExecOptions, and
-    the namespace is written into it (pkg/utils/admission: ConvertResource).
+    KYVERNO: an absent one is an empty map, as in KindShared. What is sent to a
+    subresource has its own kind, e.g. PodExecOptions, and the namespace is written into
+    it (pkg/utils/admission: ConvertResource).
     """
     if not resource:
-        return None
+        return _ABSENT
     kind = (request.review_request or {}).get("kind") or {}
     group, version, name = (kind.get(key, "") for key in ("group", "version", "kind"))
     found = resource

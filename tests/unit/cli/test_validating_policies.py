@@ -122,6 +122,58 @@ def test_an_exception_among_the_policies(command: Command, folder: Path) -> None
     assert "policy type not supported policies.kyverno.io/v1 PolicyExc" in done.err
 
 
+@pytest.mark.parametrize(
+    ("selector", "wanted"),
+    [
+        ("{matchExpressions: [{key: app, operator: DoesNotExist}]}", ["bad", "good"]),
+        (
+            "{matchExpressions: [{key: app, operator: NotIn, values: [web]}]}",
+            ["bad", "good"],
+        ),
+        ("{matchExpressions: [{key: app, operator: Exists}]}", ["good"]),
+        ("{matchLabels: {app: other}}", []),
+    ],
+)
+def test_selectors_of_objects(
+    command: Command, folder: Path, selector: str, wanted: list[str]
+) -> None:
+    """As the real program, for which the absent old object has no labels."""
+    labelled = pod("good", "nginx:1.25").replace(
+        "name: good", "labels: {app: web}\n  name: good"
+    )
+    (folder / "pods.yaml").write_text(labelled + pod("bad", "nginx:1.25"))
+    text = POLICY.replace(
+        "  matchConstraints:\n",
+        f"  matchConstraints:\n    objectSelector: {selector}\n",
+    )
+    (folder / "policy.yaml").write_text(text)
+    done = apply(command, folder, "-p", "--output-format", "json").out
+    found = [one for line in done.splitlines() for one in json.loads(line)["results"]]
+    assert sorted(one["resources"][0]["name"] for one in found) == wanted
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"), [("{}", "bare"), ("{env: x}", "bare"), ("", "named")]
+)
+def test_labels_of_namespaces(
+    command: Command, folder: Path, labels: str, wanted: str
+) -> None:
+    """As the real program: only an unknown namespace has its name as a label."""
+    term = "{key: kubernetes.io/metadata.name, operator: DoesNotExist}"
+    text = POLICY.replace(
+        "  matchConstraints:\n",
+        f"  matchConstraints:\n    namespaceSelector: {{matchExpressions: [{term}]}}\n",
+    )
+    (folder / "policy.yaml").write_text(text)
+    known = f"namespaceSelector: [{{name: apps, labels: {labels}}}]" if labels else ""
+    (folder / "values.yaml").write_text(
+        f"apiVersion: cli.kyverno.io/v1alpha1\nkind: Values\n{known}\n"
+    )
+    done = apply(command, folder, "-f", folder / "values.yaml")
+    passed = 1 if wanted == "bare" else 0
+    assert f"pass: {passed}, fail: {passed}," in done.out
+
+
 def test_a_context(command: Command, folder: Path) -> None:
     (folder / "context.yaml").write_text(CONTEXT)
     checks = (

@@ -27,7 +27,7 @@ from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.typed.custom import types_of_definitions
 from tests.unit.values.test_custom_types import API, KIND, definition
 
@@ -132,7 +132,7 @@ def mutated(
         document("MutatingPolicy", spec, match=match), exceptions
     )
     given = facts(resource)
-    return list(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request)))
+    return list(LinkedMutatingPolicy(ir).evaluate(given, KindShared(given.request)))
 
 
 def first(spec: Any, **more: Any) -> Mutated:
@@ -635,6 +635,17 @@ def test_only_some_kinds_have_the_library_of_users(kind: str) -> None:
             compile_deleting_policy(document(kind, {**spec, "schedule": "* * * * *"}))
 
 
+def test_absent_objects_are_empty_maps() -> None:
+    """As the real program; those of the request as well, in this kind alone."""
+    text = "string(oldObject == {}) + string(request.oldObject == {})"
+    spec = apply_mutations(
+        f"Object{{metadata: Object.metadata{{labels: {{'x': {text}}}}}}}"
+    )
+    patched = mutated(spec)[0].patched
+    assert patched is not None
+    assert patched["metadata"]["labels"]["x"] == "truetrue"
+
+
 ITEM = "{'apiVersion': dyn('v1'), 'kind': dyn('ConfigMap'), 'n': dyn(1)}"
 
 
@@ -646,7 +657,7 @@ def generated(
     )
     port = Generated()
     given = facts(generated=port)
-    return LinkedGeneratingPolicy(ir).evaluate(given, Shared(given.request)), port
+    return LinkedGeneratingPolicy(ir).evaluate(given, KindShared(given.request)), port
 
 
 def generates(text: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from kyverno_mp.program.validating_policy.evaluate import (
     Answer,
     LinkedValidatingPolicy,
 )
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -107,7 +107,8 @@ def answers(
     )
     asked = facts.pop("request", None) or request(resource)
     given = Facts(asked, runtime(), CelPorts(), **facts)
-    return list(linked.evaluate(given, Shared(asked)))
+    shared = Shared(asked) if given.is_payload else KindShared(asked)
+    return list(linked.evaluate(given, shared))
 
 
 def verdict(spec: Any, *exceptions: Any, **options: Any) -> tuple[str, str, str] | None:
@@ -128,6 +129,26 @@ def validations(*texts: str, **fields: str) -> dict[str, Any]:
 
 
 BROKEN = "object.none == 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "exceptions.allowedImages == []",
+            "failed to load context: no such attribute(s): exceptions",
+        ),
+        (
+            "object.kind == 'Pod' || exceptions.allowedImages == []",
+            "rule is skipped due to policy exception: team/e",
+        ),
+    ],
+)
+def test_conditions_of_exceptions_know_no_exceptions(text: str, wanted: str) -> None:
+    """As the real program: those that apply are known when all are evaluated."""
+    found = verdict(validations("true"), exception(matchConditions=[condition(text)]))
+    assert found is not None
+    assert found[2] == wanted
 
 
 @pytest.mark.parametrize(
@@ -209,12 +230,23 @@ BROKEN = "object.none == 1"
             ("", "pass", "success"),
         ),
         (
-            validations("request.object == object && oldObject == null"),
+            validations("request.object == object && request.oldObject == null"),
             ("", "pass", "success"),
         ),
         (
             validations("request.namespace == 'shop' && request.dryRun == false"),
             ("", "pass", "success"),
+        ),
+        # The real program: an absent oldObject is an empty map, not null.
+        (
+            validations(
+                "oldObject != null && oldObject == {} && !has(oldObject.metadata)"
+            ),
+            ("", "pass", "success"),
+        ),
+        (
+            validations("oldObject == null || oldObject.metadata.name == 'x'"),
+            ("evaluation", "error", "failed to load context: no such key: metadata"),
         ),
         (validations("namespaceObject == null"), ("", "pass", "success")),
         (
@@ -577,7 +609,7 @@ _TERMS = st.sampled_from(
         "object.metadata.labels.app == 'web'",
         "request.namespace == 'shop'",
         "object.spec.containers.all(c, c.image == 'nginx')",
-        "oldObject == null",
+        "object != null",  # an absent oldObject differs: there it is null
         "object.spec.?x.orValue(1) == 1",
         "variables.v == 3.0",
         "variables.bad == 1",

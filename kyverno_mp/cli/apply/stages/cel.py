@@ -36,9 +36,9 @@ from kyverno_mp.program.cel_policies.mutate import LinkedMutatingPolicy, Mutated
 from kyverno_mp.program.context.cel_scope import Shared
 from kyverno_mp.program.matching.subject import metadata_text
 from kyverno_mp.program.ports import CelPorts
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.typed.custom import types_of_definitions
 from kyverno_mp.values.typed.schema import Schemas
@@ -95,7 +95,7 @@ class CelStages:
         if not self._mutating:
             return
         facts = self._facts(self._asked(request), runtime)
-        shared = Shared(facts.request)
+        shared = KindShared(facts.request)
         answers: list[tuple[LinkedMutatingPolicy, Mutated]] = []
         current = facts
         for linked in self._mutating:
@@ -149,7 +149,7 @@ class CelStages:
         if not self._generating:
             return
         facts = self._facts(self._asked(request), runtime)
-        shared = Shared(facts.request)
+        shared = KindShared(facts.request)
         for linked in self._generating:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
@@ -168,7 +168,7 @@ class CelStages:
             return
         asked = request
         if request.object.get("apiVersion") and request.object.get("kind"):
-            asked = self._asked(request)
+            asked = replace(self._asked(request), old_object={})
         facts = self._facts(asked, runtime)
         for linked in self._deleting:
             policy = linked.ir.policy
@@ -194,9 +194,9 @@ class CelStages:
             raise unknown_kind(request)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
-        if name and not asked.namespace_labels:
+        if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked
+        return replace(asked, old_object=EMPTY_OBJECT)
 
     def _target_request(self, raw: dict[str, Json], trigger: Request) -> Request:
         """Return the request for an existing object, without an operation."""
@@ -210,6 +210,7 @@ class CelStages:
             name=metadata_text(raw, "name"),
             namespace=namespace,
             object=raw,
+            old_object={},
             operation=_NO_OPERATION,
             namespace_labels={NAME_LABEL: namespace} if namespace else {},
         )

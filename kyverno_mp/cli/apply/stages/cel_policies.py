@@ -20,7 +20,7 @@ from kyverno_mp.cli.sources.values_file import Values
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.program.ports import CelPorts
-from kyverno_mp.program.request import Request
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
 from kyverno_mp.values.jsonvalue import Json
 
 if TYPE_CHECKING:
@@ -129,10 +129,10 @@ class CelPolicies:
         is_payload: bool = False,
     ) -> Iterator[Verdict]:
         from kyverno_mp.program.context.cel_scope import Shared
-        from kyverno_mp.program.validating_policy.scope import Facts
+        from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 
         facts = Facts(request, runtime, self._ports, namespace, is_payload)
-        shared = Shared(request)
+        shared = Shared(request) if is_payload else KindShared(request)
         for linked in policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
@@ -148,9 +148,9 @@ class CelPolicies:
             raise unknown_kind(request)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
-        if name and not asked.namespace_labels:
+        if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked
+        return replace(asked, old_object=EMPTY_OBJECT)
 
     def _guessed(self, kind: str) -> str:
         """Return the first matched resource whose name begins like the kind.
@@ -173,9 +173,11 @@ def namespace_of(request: Request, values: Values) -> Json:
     if found is not None:
         return {"spec": {}, "status": {}, **found}
     labels = request.namespace_labels
-    if not name or labels == {NAME_LABEL: name}:
+    if not name or (labels == {NAME_LABEL: name} and values.lacks_namespace(name)):
         return None
-    metadata: dict[str, Json] = {"name": name, "labels": dict(labels)}
+    metadata: dict[str, Json] = {"name": name}
+    if labels:
+        metadata["labels"] = dict(labels)
     return {
         "apiVersion": "v1",
         "kind": "Namespace",

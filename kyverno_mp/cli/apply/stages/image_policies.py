@@ -28,8 +28,8 @@ from kyverno_mp.program.image_policies.evaluate import (
 )
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import CelPorts
-from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.program.request import EMPTY_OBJECT, Request
+from kyverno_mp.program.validating_policy.scope import Facts, KindShared
 from kyverno_mp.values.jsonvalue import Json
 
 
@@ -64,7 +64,7 @@ class ImagePolicies:
         asked = self._asked(request)
         namespace = namespace_of(asked, self._values)
         facts = Facts(asked, runtime, self._ports, namespace)
-        shared, images = Shared(asked), Images(self._begin)
+        shared, images = KindShared(asked), Images(self._begin)
         for linked in self._policies:
             policy = linked.ir.policy
             runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
@@ -107,6 +107,6 @@ class ImagePolicies:
             raise unknown_kind(request)
         asked = asked_by(self._user, request, plural)
         name = asked.namespace
-        if name and not asked.namespace_labels:
+        if not asked.namespace_labels and self._values.lacks_namespace(name):
             asked = replace(asked, namespace_labels={NAME_LABEL: name})
-        return asked
+        return replace(asked, old_object=EMPTY_OBJECT)

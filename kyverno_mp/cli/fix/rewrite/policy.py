@@ -62,7 +62,7 @@ def rewritten(policy: ClusterPolicy) -> Json:
         "validations": [_validation(one, checks) for one in checks],
     }
     if any(_RESOURCE in one["expression"] for one in raw["validations"]):
-        given = "object == null ? oldObject : object"
+        given = "object.?metadata.hasValue() ? object : oldObject"
         raw["variables"] = [{"name": "resource", "expression": given}]
     timeout = _timeout_of(policy)
     if timeout:

@@ -19,6 +19,7 @@ from kyverno_mp.expr.cel.values import (
     Meter,
     Optional,
     Timestamp,
+    TypeValue,
     Uint,
     Value,
     type_name,
@@ -27,6 +28,7 @@ from kyverno_mp.limits import CEL_VALUE_DEPTH_MAX, DECODED_CHARACTERS_MAX
 from kyverno_mp.values.effort import width_of
 from kyverno_mp.values.go.gojson import JsonInvalid, decode_json, decoded_bytes
 from kyverno_mp.values.go.gotext import json_text
+from kyverno_mp.values.kubernetes.quantity import Quantity
 
 _COST: Final = 60
 _YAML_COST: Final = 2_000
@@ -104,7 +106,31 @@ def _unmarshal(meter: Meter, _json: JsonTexts, value: Value) -> Value:
 
 def _marshal(meter: Meter, _json: JsonTexts, value: Value) -> str:
     """Print a value with sorted keys and escaped HTML."""
-    return printed(meter, json_data(meter, value))
+    return printed(meter, json_data(meter, _plain(value)))
+
+
+def _plain(value: Value) -> Value:
+    """Return the Go value of what JSON has no type for.
+
+    KYVERNO: null is an enumeration of protobuf there, so it is printed as 0. Within
+    an object it is null.
+    """
+    kind = value.__class__
+    if value is None:
+        return 0
+    if kind is Optional:
+        return _plain(value.value)
+    if kind is Duration:
+        return value.ns
+    if kind is Timestamp:
+        return timestamp_text(value)
+    if kind is bytes:
+        return b64encode(value).decode()
+    if kind is TypeValue:
+        return value.name
+    if kind is Quantity:
+        return value.text()
+    return value
 
 
 def printed(meter: Meter, value: Value) -> str:
