@@ -884,6 +884,10 @@ BACKGROUND_WRITTEN_MAX = 20_000
 """Generated objects whose last write is remembered, about 500 bytes each, so that an
 update that changes nothing costs no write, and contested objects are known."""
 
+BACKGROUND_DECISIONS_MAX = 16
+"""Changes of one object that wait until a write to it has ended. A write takes
+milliseconds, in which others hardly make more; what follows is decided at once."""
+
 GENERATED_OBJECTS_MAX = 1000
 """Objects of one GeneratingPolicy for one trigger. Each takes a call; 1,000 are minutes
 of work for one thread, and more is a policy that lists a cluster by mistake."""

@@ -78,7 +78,7 @@ class Changes:
                 deletes=bool(gone),
                 request=one,
                 synchronizes=True,
-                gone_source=gone,
+                gone_sources=frozenset((gone,) if gone else ()),
             )
         yield from wanted.values()
 

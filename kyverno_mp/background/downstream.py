@@ -32,7 +32,7 @@ from kyverno_mp.background.labels import (
     text_of,
 )
 from kyverno_mp.background.update_request import Place, Trigger
-from kyverno_mp.background.written import REVERTS_AT_ONCE, Written
+from kyverno_mp.background.written import REVERTS_AT_ONCE, Written, is_newer
 from kyverno_mp.errors import (
     ExpressionFailed,
     KubeConflict,
@@ -143,11 +143,23 @@ class Downstream:
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
         resource, raw = self.resolved(wanted)
-        pause_s = self._written.pause_s(raw)
-        if pause_s:
-            return self._leave(resource, raw, pause_s)
-        if server_side:
-            return self._apply(resource, raw, synchronizes=synchronizes)
+        with self._written.writing(resource, raw):
+            pause_s = self._written.pause_s(raw)
+            if pause_s:
+                return self._leave(resource, raw, pause_s)
+            if server_side:
+                return self._apply(resource, raw, synchronizes=synchronizes)
+            return self._put(resource, raw, owned, synchronizes=synchronizes)
+
+    def _put(
+        self,
+        resource: Resource,
+        raw: Json,
+        owned: Selector | None,
+        *,
+        synchronizes: bool,
+    ) -> Done:
+        """Create an object, or replace it."""
         for _ in range(_ATTEMPTS):
             try:
                 made = self._objects.create(resource, raw)
@@ -182,6 +194,7 @@ class Downstream:
         live = self._objects.find(resource, key_of(raw))
         if live is None:
             return None
+        self._written.not_deleted(live["metadata"].get("uid"))
         if self._is_wanted(live, raw) or not self._is_owned(live, raw, owned):
             return Done(KEPT)
         try:
@@ -193,8 +206,10 @@ class Downstream:
     def _leave(self, resource: Resource, raw: Json, pause_s: float) -> Done:
         """Leave a contested object as it is; perhaps it is as it should be."""
         live = self._objects.find(resource, key_of(raw))
-        if live is not None and self._is_wanted(live, raw):
-            return Done(KEPT)
+        if live is not None:
+            self._written.not_deleted(live["metadata"].get("uid"))
+            if self._is_wanted(live, raw):
+                return Done(KEPT)
         return Done(CONTESTED, pause_s)
 
     def _is_owned(self, live: Json, raw: Json, owned: Selector | None) -> bool:
@@ -205,14 +220,25 @@ class Downstream:
         return selects(owned, labels) or self._written.is_ours(live, raw)
 
     def is_own(self, found: Found) -> bool:
-        """Return whether nobody changed an object since it was written here."""
+        """Return whether nobody changed an object since it was written here.
+
+        An older version is one that was seen when it was written.
+        """
         version = self._written.version(found.resource, found.key, found.uid)
-        return version == found.version
+        return bool(version) and not is_newer(found.version, version)
 
     def is_changed(self, found: Found) -> bool:
-        """Return whether an object that was written here has another version now."""
+        """Return whether an object that was written here has a newer version now."""
         version = self._written.version(found.resource, found.key, found.uid)
-        return version not in ("", found.version)
+        return bool(version) and is_newer(found.version, version)
+
+    def is_deleted(self, uid: str) -> bool:
+        """Return whether an object was deleted here, or is about to be."""
+        return self._written.is_deleted(uid)
+
+    def when_written(self, found: Found, decide: Callable[[], None]) -> None:
+        """Call ``decide`` when no write to an object is under way: mostly now."""
+        self._written.when_written(found.resource, found.key, decide)
 
     def is_written(self, found: Found) -> bool:
         """Return whether an object, whatever it is now, was written here."""
@@ -278,7 +304,16 @@ class Downstream:
 
         Raises: DependencyError, LeaseLost.
         """
-        self._written.forget(found.resource, found.key)
+        self._written.deleting(found.resource, found.key, found.uid)
+        is_deleted = False
+        try:
+            is_deleted = self._delete(found, selector)
+        finally:
+            if not is_deleted:
+                self._written.not_deleted(found.uid)
+        return is_deleted
+
+    def _delete(self, found: Found, selector: Selector) -> bool:
         current: Found | None = found
         for _ in range(_ATTEMPTS):
             if current is None or not selects(selector, current.labels):

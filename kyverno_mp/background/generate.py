@@ -124,7 +124,7 @@ class Generator:
                 task, policy, rule, stored
             )
         live = self.triggers.find(task.trigger)
-        if task.gone_source:
+        if task.gone_sources:
             return self._source_gone(task, policy, rule, live)
         if task.is_whole:
             return self._align(task, policy, rule, live)
@@ -307,7 +307,7 @@ class Generator:
             policy,
             rule,
             wanted,
-            lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
+            lambda one: one.labels.get(SOURCE_UID) in task.gone_sources,
         )
 
     def _align(

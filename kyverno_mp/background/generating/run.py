@@ -9,7 +9,6 @@ As for generate rules, what happens follows from what there is now: the trigger,
 policy, the objects that its expressions read.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -133,8 +132,6 @@ class Generating:
             return NOT_DELETED
         if task.seen_version and version_of(live) == task.seen_version:
             return NOT_STORED
-        if task.gone_source:
-            return self._source_gone(task, policy, live)
         if not policy.ir.synchronizes:
             return self._generate(task, policy, live)
         return self._align(task, policy, live)
@@ -147,30 +144,25 @@ class Generating:
         return self._write_all(evaluated)
 
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
-        """Write what is wanted, and delete the rest of what is the trigger's."""
-        evaluated = self.evaluation.evaluate(task, policy, trigger)
+        """Write what is wanted, and delete the rest of what is the trigger's.
+
+        That the policy fails without a source that is gone is expected: then the
+        clones of this source are the rest.
+        """
+        try:
+            evaluated = self.evaluation.evaluate(task, policy, trigger)
+        except ExpressionFailed:
+            if not task.gone_sources:
+                raise
+            return self._replace(
+                task,
+                policy,
+                None,
+                lambda one: one.labels.get(SOURCE_UID) in task.gone_sources,
+            )
         if not self._is_known(task, evaluated, trigger):
             return DONE
         return self._replace(task, policy, evaluated, lambda _one: True)
-
-    def _source_gone(
-        self, task: Task, policy: ReadyGenerating, trigger: Json
-    ) -> Outcome:
-        """Delete the clones of a source that was deleted; another may be in its place.
-
-        That the policy fails without its source is expected.
-        """
-        evaluated: Evaluated | None = None
-        with contextlib.suppress(ExpressionFailed):
-            evaluated = self.evaluation.evaluate(task, policy, trigger)
-        if not self._is_known(task, evaluated, trigger):
-            return DONE
-        return self._replace(
-            task,
-            policy,
-            evaluated,
-            lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
-        )
 
     def _is_known(self, task: Task, evaluated: Evaluated | None, trigger: Json) -> bool:
         """Return whether a trigger that labels name was ever one.
