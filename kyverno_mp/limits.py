@@ -896,6 +896,10 @@ GENERATED_KINDS_MAX = 64
 """Resources whose objects are watched for GeneratingPolicies that synchronise. Each is
 a connection to the API server; the objects of others follow at the next scan."""
 
+GENERATED_KINDS_OF_NAMESPACE_MAX = 8
+"""Those of them that the policies of one namespace take up: a tenant's are a few of
+ConfigMap, Secret, NetworkPolicy, ResourceQuota, LimitRange, Role and RoleBinding."""
+
 BACKGROUND_LOCKS = 256
 """Locks for the triggers that are processed: far more than threads, so that two of them
 rarely wait for one another."""

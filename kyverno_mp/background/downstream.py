@@ -59,6 +59,8 @@ _ATTEMPTS: Final = 5
 CREATED: Final = "created"
 UPDATED: Final = "updated"
 KEPT: Final = "kept"
+OTHERS: Final = "others"
+"""It is not of the policy, so it is left as it is."""
 CONTESTED: Final = "contested"
 """Others change it again and again, so it is left as it is for a while."""
 
@@ -195,8 +197,10 @@ class Downstream:
         if live is None:
             return None
         self._written.not_deleted(live["metadata"].get("uid"))
-        if self._is_wanted(live, raw) or not self._is_owned(live, raw, owned):
+        if self._is_wanted(live, raw):
             return Done(KEPT)
+        if not self._is_owned(live, raw, owned):
+            return Done(OTHERS)
         try:
             made = self._objects.replace(resource, over(live, raw))
         except (KubeConflict, KubeNotFound):

@@ -76,6 +76,15 @@ class PolicyRecorder:
         made = Reference(one.target.api_version, kind, name, namespace)
         self._submit(self._policy(), made, "PolicyError", "None", note, GENERATE)
 
+    def unwatched(self, kinds: str) -> None:
+        """Report that changes of generated objects are not noticed."""
+        note = (
+            f"changes that others make to objects of policy {self.policy.name} are seen"
+            f" at the next scan only, because nobody watches {kinds}"
+        )
+        _log.warning(note, extra=fields(policy=self.policy.name))
+        self._submit(self._policy(), None, "PolicyError", "None", note, GENERATE)
+
     def put_off(self) -> None:
         """Count that a contested object is left as it is for now."""
         self.metrics.count(BACKGROUND_CONTESTED, ())

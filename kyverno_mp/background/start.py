@@ -244,10 +244,11 @@ class Background:
         ]
 
     def hold_gauges(self) -> None:
-        """Set the gauges."""
+        """Set the gauges, and tell what they are about."""
         self._dependencies.metrics.hold(
             BACKGROUND_WAITING, (), float(self.requests.waiting)
         )
+        self.generating.tell()
 
     def _submit(self, task: Task) -> bool:
         return self.requests.submit(task)

@@ -23,7 +23,7 @@ from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
-from kyverno_mp.background.generating.register import Entry, Register
+from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import (
@@ -128,10 +128,7 @@ class GeneratingEvents:
 
         Also while it does not synchronise: it may again.
         """
-        known = self._register.of(ready.name)
-        if known.kinds:
-            entry = Entry(ready.deletes_with_policy, known.kinds)
-            self._register.record(ready.name, entry)
+        self._register.set_deletes(ready.name, deletes=ready.deletes_with_policy)
 
     def _gone(self, key: str) -> Result:
         """Delete what a policy generated, if it is gone for certain."""
@@ -143,7 +140,7 @@ class GeneratingEvents:
         if entry.deletes:
             self._delete(key, entry, refusals)
         refusals.tell()
-        self._register.record(key, None)
+        self._register.remove(key)
         self._policies.forget(policy_key(key))
         self.forget_sync(key)
         return Result()
@@ -180,19 +177,23 @@ class GeneratingEvents:
         """
         found: dict[str, Trigger] = {}
         written: set[str] = set()
-        entry = self._register.of(ready.name)
-        kinds = [(one.api_version, one.kind) for one in entry.kinds]
-        with refusals.kept():
-            selector = policy_selector(ready.name)
-            namespace = ready.stored.key[0]
-            for one in self._downstream.find(selector, kinds, namespace):
-                owner = owner_of(one.labels)
-                if owner is not None:
-                    key = owner[1].key
-                    found[key] = owner[1]
-                    claims.setdefault(key, set()).add(one.place)
-                    if self._downstream.is_written(one):
-                        written.add(key)
+        selector = policy_selector(ready.name)
+        empty: list[GeneratedKind] = []
+        for kind in self._register.of(ready.name).kinds:
+            with refusals.kept():
+                listed = list(
+                    self._downstream.find(selector, [kind[:2]], ready.stored.key[0])
+                )
+                empty += [kind] * (not listed)
+                for one in listed:
+                    owner = owner_of(one.labels)
+                    if owner is not None:
+                        key = owner[1].key
+                        found[key] = owner[1]
+                        claims.setdefault(key, set()).add(one.place)
+                        if self._downstream.is_written(one):
+                            written.add(key)
+        self._register.forget(ready.name, empty)
         for key in written:
             del claims[key]
         return found

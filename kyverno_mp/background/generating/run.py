@@ -21,6 +21,7 @@ from kyverno_mp.background.downstream import (
     CONTESTED,
     CREATED,
     KEPT,
+    OTHERS,
     Downstream,
     Found,
 )
@@ -224,17 +225,30 @@ class Generating:
         """
         policy, wanted = evaluated.policy, evaluated.wanted
         created: list[Generated] = []
+        objects = wanted.objects if policy.ir.synchronizes else ()
+        kinds = {_kind_of(one) for one in objects}
+        deletes = policy.deletes_with_policy
         # What is not recorded would stay when its policy goes unseen.
-        is_new = self._record(policy, wanted.objects)
+        is_new = self.register.begin(policy.name, kinds, deletes=deletes)
+        written: list[GeneratedKind] = []
         pauses, refusals = [], Refusals()
         try:
             for one in wanted.objects:
+                # An answer that is lost may be that of a write.
+                written.append(_kind_of(one))
+                pause_s = None
                 with refusals.kept():
-                    pauses.append(self._write(policy, one, created))
+                    pause_s = self._write(policy, one, created)
+                if pause_s is None:
+                    written.pop()
+                else:
+                    pauses.append(pause_s)
         finally:
             # The policy, and its record with it, may have gone during the writes.
-            is_new = self._record(policy, wanted.objects) or is_new
-            if is_new:
+            ended = self.register.end(
+                policy.name, kinds, written=kinds & {*written}, deletes=deletes
+            )
+            if is_new or ended:
                 self.on_recorded(policy.stored.key)
         refusals.tell()
         results = self.dependencies.results
@@ -243,32 +257,18 @@ class Generating:
         later = [pause_s for pause_s in pauses if pause_s]
         return contested(min(later)) if later else APPLIED
 
-    def _record(self, policy: ReadyGenerating, objects: list[Generated]) -> bool:
-        """Record the kinds of objects that follow; return whether some are new."""
-        if not objects or not policy.ir.synchronizes:
-            return False
-        kinds = [
-            GeneratedKind(
-                one.target.api_version,
-                one.target.kind,
-                SOURCE_UID in one.resource["metadata"]["labels"],
-            )
-            for one in objects
-        ]
-        return self.register.add(policy.name, kinds, deletes=policy.deletes_with_policy)
-
     def _write(
         self, policy: ReadyGenerating, one: Generated, created: list[Generated]
-    ) -> float:
-        """Write an object; return how long to leave it alone."""
+    ) -> float | None:
+        """Write an object; return how long to leave it alone, None if it is others'."""
         done = self.downstream.write(
             one,
             synchronizes=policy.ir.synchronizes,
             server_side=False,
             owned=policy_selector(policy.name),
         )
-        if done.action == KEPT:
-            return 0.0
+        if done.action in (KEPT, OTHERS):
+            return 0.0 if done.action == KEPT else None
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
@@ -305,3 +305,8 @@ class Generating:
                         if self.downstream.delete(one, selector):
                             recorder.deleted()
         refusals.tell()
+
+
+def _kind_of(one: Generated) -> GeneratedKind:
+    is_cloned = SOURCE_UID in one.resource["metadata"]["labels"]
+    return GeneratedKind(one.target.api_version, one.target.kind, is_cloned)

@@ -10,9 +10,8 @@ registered for them; as upstream, a watch for each kind notices changes. Only me
 travels. What is written is decided by evaluating the policy again, not by a copy.
 """
 
-import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -20,19 +19,22 @@ import msgspec
 
 from kyverno_mp.background.downstream import Downstream, Found
 from kyverno_mp.background.generating.labels import GENERATED_TEXT, owner_of
+from kyverno_mp.background.generating.quota import Place, chosen
 from kyverno_mp.background.generating.register import GeneratedKind
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.update_request import CEL_GENERATE, Task
-from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.limits import GENERATED_KINDS_MAX
+from kyverno_mp.limits import GENERATED_KINDS_MAX, GENERATED_KINDS_OF_NAMESPACE_MAX
 from kyverno_mp.program.generate.labels import SOURCE_UID
 
-_log = logging.getLogger(__name__)
 _FAILING: Final = 3
+_TOO_MANY: Final = (
+    f"more than {GENERATED_KINDS_MAX} kinds are generated, or more than"
+    f" {GENERATED_KINDS_OF_NAMESPACE_MAX} by the policies of a namespace"
+)
 
 
 class _Known(NamedTuple):
@@ -89,24 +91,34 @@ class Watches:
         self._on_dropped = on_dropped
         self._lock = threading.Lock()
         self._watches: dict[tuple[str, str], _Watch] = {}
+        self._places: dict[str, set[Place]] = {}
+        """What each policy generates."""
+        self._left_out: frozenset[Place] = frozenset()
+        """Kinds beyond the bounds."""
         self._is_stopped = False
-        self.left_out = 0
-        """Kinds beyond the bound."""
 
-    def follow(self, wanted: Iterable[GeneratedKind]) -> None:
-        """Watch these kinds, and no others. Raises: DependencyError."""
-        found: dict[tuple[str, str], tuple[Resource, bool]] = {}
-        for one in sorted(wanted):
-            resource = self._kinds.of_kind(one.api_version, one.kind)
-            if resource is not None:
-                key = (resource.group, resource.plural)
-                is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
-                found[key] = resource, is_cloned
-        self.left_out = max(0, len(found) - GENERATED_KINDS_MAX)
-        kept = dict(list(found.items())[:GENERATED_KINDS_MAX])
+    def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> None:
+        """Watch the kinds of these policies, and no others, as far as there is room.
+
+        Raises: DependencyError.
+        """
+        found: dict[Place, tuple[Resource, bool]] = {}
+        places: dict[str, set[Place]] = {}
+        for policy, kinds in sorted(wanted.items()):
+            for one in sorted(kinds):
+                resource = self._kinds.of_kind(one.api_version, one.kind)
+                if resource is not None:
+                    key = (resource.group, resource.plural)
+                    is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
+                    found[key] = resource, is_cloned
+                    places.setdefault(policy, set()).add(key)
+        watched = chosen(places)
+        kept = {key: one for key, one in found.items() if key in watched}
         with self._lock:
             if self._is_stopped:
                 return
+            self._places = places
+            self._left_out = frozenset(found) - watched
             ended = [
                 self._watches.pop(key)
                 for key, watch in list(self._watches.items())
@@ -143,12 +155,30 @@ class Watches:
             for one in self.informers
             if one.failures >= _FAILING
         ]
-        if self.left_out:
+        if self._left_out:
             found.append(
-                f"{self.left_out} generated kinds above the limit of"
-                f" {GENERATED_KINDS_MAX} are not watched"
+                f"{len(self._left_out)} generated kinds above the limit of"
+                f" {GENERATED_KINDS_MAX}, or {GENERATED_KINDS_OF_NAMESPACE_MAX} for a"
+                " namespace, are not watched"
             )
         return found
+
+    def unwatched(self) -> dict[str, dict[str, str]]:
+        """Return why kinds of a policy are not watched, by their plural names."""
+        with self._lock:
+            reasons = dict.fromkeys(self._left_out, _TOO_MANY)
+            for key, watch in self._watches.items():
+                if watch.informer.failures >= _FAILING:
+                    reasons[key] = watch.informer.last_error
+            places = dict(self._places)
+        found = {
+            policy: {
+                ".".join(filter(None, reversed(key))): reasons[key]
+                for key in sorted(keys & reasons.keys())
+            }
+            for policy, keys in places.items()
+        }
+        return {policy: kinds for policy, kinds in found.items() if kinds}
 
     @property
     def client(self) -> Client:
@@ -297,13 +327,3 @@ class _Watch:
 def _source_of(known: _Known) -> str:
     """Return the uid of a clone's source, "" if it is none."""
     return (known.labels or {}).get(SOURCE_UID, "")
-
-
-def follow_recorded(watches: Watches, kinds: Callable[[], set[GeneratedKind]]) -> bool:
-    """Watch what is recorded; return whether that succeeded."""
-    try:
-        watches.follow(kinds())
-    except DependencyError as error:
-        _log.warning(error.message)
-        return False
-    return True
