@@ -100,7 +100,7 @@ class ImageReview:
             self._helpers.run(parts, self._deadline_ns(deadline_ns))
 
     def valid_s(self) -> float:
-        """Return for how long holds what this thread has verified since the last call.
+        """Return how long the results of this thread since the last call are valid.
 
         SAFETY: another thread's certificates are not those of this result.
         """
@@ -142,7 +142,7 @@ class ImageReview:
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed.
 
-        Raises: ExpressionFailed with upstream's text, DependencyError.
+        Raises: ExpressionFailed with upstream's message, DependencyError.
         """
         if asked.form == _NOTARY:
             return self._notary(asked, deadline_ns)
@@ -168,7 +168,7 @@ class ImageReview:
     ) -> Sequence[dict[str, Json]]:
         """Return the statements about the image that the attestor has signed.
 
-        Raises: ExpressionFailed with upstream's text, DependencyError.
+        Raises: ExpressionFailed with upstream's message, DependencyError.
         """
         if asked.form == _NOTARY:
             return [self._notary_statement(asked, deadline_ns)]

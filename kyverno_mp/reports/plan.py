@@ -35,6 +35,7 @@ from kyverno_mp.reports.entries import (
     KYVERNO,
     MUTATING,
     VALIDATING,
+    Place,
     merge_key_of,
 )
 from kyverno_mp.reports.fingerprints import key_of_names
@@ -123,6 +124,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Sources of rows whose policies cannot be read now: their rows stay."""
     references: Mapping[tuple[str, str], Reference] = {}
     """The policies that are scanned, by source and policy of a row."""
+    places: Mapping[bytes, Place] = {}
+    """Where rows belong, by key; those of CEL do not tell the names of their rules."""
 
     @property
     def generations(self) -> tuple[int, ...]:
@@ -192,13 +195,15 @@ def plan_of(
     live = set(derived)
     references = {(one.policy.kind, one.policy.name): one.policy for one in admission}
     wanted = frozenset(types)
+    places: dict[bytes, Place] = {}
     for policy, rule in rules_of(segment):
         if is_disabled(policy):
             continue
         key = key_of_names((KYVERNO, policy.key, rule.name))
         live.add(key)
+        places[key] = policy.key, rule.name, KYVERNO
         if is_scanned(policy, rule, wanted):
-            scanned.append(_scanned(policy, rule))
+            scanned.append(_scanned(policy, rule, key))
             references[KYVERNO, policy.key] = scanned[-1].policy
             if rule.name not in policy.review_rules:
                 derived.add(key)
@@ -238,11 +243,11 @@ def plan_of(
         live=frozenset(live),
         unknown=unknown,
         references=references,
+        places=places,
     )
 
 
 def _name_of(policy: Reference) -> str:
-    """Return the policy as a row names it."""
     return "/".join(filter(None, (policy.namespace, policy.name)))
 
 
@@ -338,7 +343,7 @@ def names(kind: KindIR, resource: Resource) -> bool:
     )
 
 
-def _scanned(policy: PolicyIR, rule: RuleIR) -> ScannedRule:
+def _scanned(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
     blocks = [rule.match, *(one.match for one in rule.exceptions)]
     if rule.exclude is not None:
         blocks.append(rule.exclude)
@@ -351,6 +356,7 @@ def _scanned(policy: PolicyIR, rule: RuleIR) -> ScannedRule:
         digest=_digest(policy, rule),
         reads_labels=_reads_labels(filters, rule),
         reads_data=rule.effects != EFFECT_PURE,
+        key=key,
         policy=Reference(
             POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
         ),
@@ -365,7 +371,7 @@ def _reads_labels(filters: Iterable[FilterIR], rule: RuleIR) -> bool:
 
 
 def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
-    """Return a digest that an edit without effect on results leaves as it is."""
+    """Return what an edit without effect on results leaves as it is."""
     shown = (
         *(policy.kind, policy.key, policy.apply_rules, policy.background),
         *(policy.admission, policy.scored, policy.category, policy.severity),

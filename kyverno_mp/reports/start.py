@@ -105,7 +105,7 @@ class Reports:
         self._dependencies = dependencies
         settings, clock = dependencies.settings, dependencies.clock
         self._stopping = threading.Event()
-        self.feed = Feed()
+        self.feed = Feed(sharers=_WRITERS)
         kinds = OPEN_REPORTS if settings.reports_open else POLICY_REPORTS
         self.stored = StoredReports(dependencies.client, kinds)
         self.writer = Writer(
@@ -138,6 +138,7 @@ class Reports:
             self._plan,
             dependencies.metrics,
             self,
+            clock_s=clock.monotonic_s,
         )
         self.merging = Merging(
             dependencies,

@@ -117,11 +117,18 @@ class GeneratingEvents:
                 continue
             if ready is None:
                 continue
-            claims: Claims = {}
-            triggers = self._of_downstream(ready, refusals, claims)
-            existing = self._existing.triggers(ready, refusals.add)
-            yield from _tasks(ready, triggers, existing, claims)
+            yield from self.all_tasks(ready, refusals)
         refusals.tell()
+
+    def all_tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
+        """Yield a task for each object that is a trigger, or was one.
+
+        ``refusals`` gets what cannot be listed. Raises: other DependencyErrors.
+        """
+        claims: Claims = {}
+        triggers = self._of_downstream(ready, refusals, claims)
+        existing = self._existing.triggers(ready, refusals.add)
+        yield from _tasks(ready, triggers, existing, claims)
 
     def _record(self, ready: ReadyGenerating) -> None:
         """Record whether objects go with the policy; the kinds stay.
@@ -163,17 +170,24 @@ class GeneratingEvents:
         existing: dict[str, Trigger] = {}
         claims: Claims = {}
         if ready.ir.synchronizes:
-            triggers = self._of_downstream(ready, refusals, claims)
+            triggers = self._of_downstream(ready, refusals, claims, forgets=True)
         if ready.ir.generates_existing:
             existing = self._existing.triggers(ready, refusals.add)
         yield from _tasks(ready, triggers, existing, claims)
 
     def _of_downstream(
-        self, ready: ReadyGenerating, refusals: Refusals, claims: Claims
+        self,
+        ready: ReadyGenerating,
+        refusals: Refusals,
+        claims: Claims,
+        *,
+        forgets: bool = False,
     ) -> dict[str, Trigger]:
         """Return the triggers of what the policy generated.
 
         ``claims`` gets what names a trigger, unless this pool has written some of it.
+
+        ``forgets``: kinds without objects, if none was ever written.
         """
         found: dict[str, Trigger] = {}
         written: set[str] = set()
@@ -193,7 +207,8 @@ class GeneratingEvents:
                         claims.setdefault(key, set()).add(one.place)
                         if self._downstream.is_written(one):
                             written.add(key)
-        self._register.forget(ready.name, empty)
+        if forgets:
+            self._register.forget(ready.name, empty)
         for key in written:
             del claims[key]
         return found

@@ -4,11 +4,11 @@ Room: reports. Takes: the plan, a Feed, a Writer. Gives: Scan, whose ``tick`` on
 calls. Next: reports/start.py. May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
 
-Each resource has a signature: a digest of the rules that may match it. A change of the
-policies that leaves it as it is costs nothing; otherwise the objects are listed page by
-page and evaluated, and only reports that differ are written.
+Each policy has a digest of its rules that may match a resource. A change of policies
+that leaves it as it is costs nothing; otherwise the objects are listed page by page and
+evaluated by this policy, and only reports that differ are written.
 
-    policies, exceptions     resources whose signature changed; outdated rows in reports
+    policies, exceptions     the policies that changed; outdated rows in reports
     labels of a namespace    the objects in it, of resources whose rules read labels
     other data               resources whose rules read any
     the period               everything
@@ -32,9 +32,9 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX, REPORTS_WATCHES_MAX
 from kyverno_mp.program.reporting import MUTATE, VALIDATE
-from kyverno_mp.queues.work_queue import Backoff
 from kyverno_mp.reports.entries import MUTATING, Subject
-from kyverno_mp.reports.feed import Feed
+from kyverno_mp.reports.feed import Feed, Keys
+from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
 from kyverno_mp.reports.plan import (
@@ -42,72 +42,22 @@ from kyverno_mp.reports.plan import (
     Plan,
     ScannedRule,
     plan_of,
-    signature_of,
 )
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.due import EVERYWHERE, Scanned
 from kyverno_mp.reports.scan.watches import KindWatch
 from kyverno_mp.reports.stored import StoredReports
-from kyverno_mp.reports.writer import Writer, is_outdated
+from kyverno_mp.reports.writer import Writer
 from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
 
 _log = logging.getLogger(__name__)
-_EVERYWHERE: Final = ""
-_BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _DATA_PAUSE_S: Final = 10.0
 """Data that changes all the time causes no more than a scan in this time."""
 _PRUNERS: Final = 6
 """Writes under way, as many as scans have."""
 _PRUNED_AT_ONCE: Final = 500
 ResourceId = tuple[str, str]
-
-
-class Scanned:
-    """One resource that is scanned."""
-
-    def __init__(self, watch: KindWatch, rules: list[ScannedRule]) -> None:
-        self.watch = watch
-        self.take_rules(rules)
-        self.due: set[str] = set()
-        """Namespaces whose objects are to be evaluated, ``_EVERYWHERE`` = all."""
-        self.started_s = 0.0
-        self._failures = 0
-        self._paused_until_s = float("-inf")
-
-    def mark(self, namespaces: Iterable[str], now_s: float) -> None:
-        """Let the objects of namespaces be evaluated again."""
-        self.due.update(namespaces)
-        if self.due:
-            self.started_s = self.started_s or now_s
-
-    def is_to_list(self, now_s: float) -> bool:
-        """Return whether something is due that may be listed now."""
-        # The first list of a watch brings everything.
-        is_ready = self.watch.informer.synced and now_s >= self._paused_until_s
-        return bool(self.due) and is_ready
-
-    def listed(self, namespace: str) -> None:
-        """Take note of a complete list."""
-        if namespace == _EVERYWHERE:
-            self.due.clear()
-        self.due.discard(namespace)
-        self._failures = 0
-
-    def failed(self, now_s: float) -> None:
-        """List again after a pause, which grows while lists fail."""
-        self._failures += 1
-        self._paused_until_s = now_s + _BACKOFF.pause_s(self._failures)
-
-    @property
-    def resource(self) -> Resource:
-        """The resource."""
-        return self.watch.resource
-
-    def take_rules(self, rules: list[ScannedRule]) -> None:
-        """Remember what the rules depend on."""
-        self.signature = signature_of(rules)
-        self.reads_labels = any(one.reads_labels for one in rules)
-        self.reads_data = any(one.reads_data for one in rules)
 
 
 class Scan:
@@ -239,10 +189,10 @@ class Scan:
             self._drop(key)
             known = None
         if known is not None:
-            before = known.signature
-            known.take_rules(rules)
-            if known.signature != before:
-                known.mark([_EVERYWHERE], self._clock_s())
+            # Rows of rules that are not in force need no evaluation: _sweep.
+            changed = known.take_rules(rules) & self.plan.live
+            if changed:
+                known.mark([EVERYWHERE], self._clock_s(), changed)
         elif len(self.resources) < REPORTS_WATCHES_MAX:
             client, clock = self._dependencies.client, self._dependencies.clock
             watch = KindWatch(client, resource, self._feed, clock)
@@ -281,7 +231,7 @@ class Scan:
         if self._data is not None:
             for one in self.resources.values():
                 if one.reads_data:
-                    one.mark([_EVERYWHERE], now_s)
+                    one.mark([EVERYWHERE], now_s)
         self._data, self._data_s = data, now_s
 
     def _follow_time(self) -> None:
@@ -290,7 +240,7 @@ class Scan:
             return
         self._full_s = now_s
         for one in self.resources.values():
-            one.mark([_EVERYWHERE], now_s)
+            one.mark([EVERYWHERE], now_s)
 
     def _sweep(self) -> None:
         """Remove rows of rules that are gone, once for each plan.
@@ -358,10 +308,9 @@ class Scan:
         for key, one in list(self.resources.items()):
             if not one.is_to_list(self._clock_s()):
                 continue
-            namespaces = [_EVERYWHERE] if _EVERYWHERE in one.due else sorted(one.due)
             try:
-                for namespace in namespaces:
-                    self._list(one, namespace)
+                for namespace, only in one.lists():
+                    self._list(one, namespace, only)
                     one.listed(namespace)
             except DependencyError as error:
                 _log.warning(error.message)
@@ -372,13 +321,19 @@ class Scan:
             else:
                 self._list_problems.pop(key, None)
 
-    def _list(self, one: Scanned, namespace: str) -> None:
+    def _list(self, one: Scanned, namespace: str, only: Keys | None) -> None:
         """List and feed the objects of a kind. Raises: DependencyError."""
+
+        def only_for(report: Key) -> Keys | None:
+            # Of a report that is missing or was cut, every row is needed.
+            is_whole = self._writer.stores and self._stored.is_whole(report)
+            return only if is_whole else None
+
         scope = WatchScope(resource=one.resource, namespace=namespace)
         for page in list_pages(self._dependencies.client, scope):
             for raw in page.items:
                 try:
-                    one.watch.evaluate(raw, one.started_s)
+                    one.watch.evaluate(raw, one.started_s, only_for)
                 except msgspec.DecodeError as error:
                     # As its watch does: the other objects are evaluated.
                     _log.warning("%s: skipped an object: %s", one.resource.name, error)
