@@ -1,8 +1,8 @@
 """List the objects of the cluster that a rule matches, as triggers.
 
 Room: background. Takes: a rule of a policy. Gives: Existing. Next:
-background/policy_events.py, background/lost.py. May touch: the API server through kube,
-the log.
+background/generate/policy_events.py, background/generate/lost.py. May touch: the API
+server through kube, the log.
 Source: docs/behaviour/controllers 5.7.
 """
 
@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.policies import GenerateRule, MutateRule
-from kyverno_mp.background.triggers import (
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import (
     assumed_operation,
     identity_of,
     is_ending,
     request_of,
 )
+from kyverno_mp.background.policies import GenerateRule, MutateRule
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.errors import (
     DependencyError,

@@ -1,7 +1,7 @@
 """Report what the pool does: Events, metrics and log lines with upstream's names.
 
 Room: background. Takes: changes and failures. Gives: Events, counts. Next:
-background/generate.py, background/mutate.py, background/requests.py.
+background/generate/generator.py, background/mutate/mutator.py, background/requests.py.
 May touch: the log; the ports of BackgroundDependencies.
 Source: docs/behaviour/controllers 9.1; Kyverno pkg/event/events.go.
 """

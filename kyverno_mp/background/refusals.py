@@ -1,7 +1,7 @@
 """Continue when the API server refuses a part of the work; raise that at the end.
 
 Room: background. Takes: blocks that may be refused. Gives: Refusals. Next:
-background/policy_events.py, background/generate.py, background/lost.py.
+generate/policy_events.py, generate/generator.py, generate/lost.py.
 May touch: nothing outside its arguments.
 Source: docs/background.md (requests).
 """

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
 from kyverno_mp.background.generating.existing import ExistingTriggers
@@ -20,10 +19,11 @@ from kyverno_mp.background.generating.policies import GeneratingPolicies
 from kyverno_mp.background.generating.register import Register
 from kyverno_mp.background.generating.run import Generating
 from kyverno_mp.background.generating.watches import Watches
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.triggers import Triggers
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.cache import Informer

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.labels import owner_of, policy_selector
 from kyverno_mp.background.generating.policies import (
@@ -24,6 +23,7 @@ from kyverno_mp.background.generating.policies import (
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
+from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import (

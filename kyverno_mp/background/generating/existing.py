@@ -14,8 +14,8 @@ import msgspec
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generating.policies import ReadyGenerating
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.triggers import identity_of, is_ending, request_of
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import identity_of, is_ending, request_of
 from kyverno_mp.background.update_request import CEL_GENERATE, Task, Trigger
 from kyverno_mp.errors import (
     DependencyError,

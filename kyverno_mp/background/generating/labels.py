@@ -14,7 +14,7 @@ two policies of one name do not delete each other's objects.
 from collections.abc import Mapping
 from typing import Final
 
-from kyverno_mp.background.labels import Selector, trigger_of
+from kyverno_mp.background.objects.labels import Selector, trigger_of
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.program.generate.labels import (
     KYVERNO,

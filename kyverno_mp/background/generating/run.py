@@ -17,14 +17,6 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import (
-    CONTESTED,
-    CREATED,
-    KEPT,
-    OTHERS,
-    Done,
-    Found,
-)
 from kyverno_mp.background.generating.evaluate import Evaluated, Evaluation
 from kyverno_mp.background.generating.labels import (
     policy_selector,
@@ -35,7 +27,22 @@ from kyverno_mp.background.generating.policies import (
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind
-from kyverno_mp.background.labels import Selector
+from kyverno_mp.background.objects.downstream import (
+    CONTESTED,
+    CREATED,
+    KEPT,
+    OTHERS,
+    Done,
+    Found,
+)
+from kyverno_mp.background.objects.labels import Selector
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    is_ending,
+    stored_trigger,
+    undeleted,
+    version_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -47,13 +54,6 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.triggers import (
-    Triggers,
-    is_ending,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.kube.resource import Key

@@ -2,7 +2,7 @@
 
 Room: background. Takes: calls of ``generator.apply``. Gives: Collector, a GeneratorPort
 that creates nothing. Next: background/generating/run.py writes the objects.
-May touch: discovery, through background/kinds.py.
+May touch: discovery, through background/objects/kinds.py.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (GenerateResources).
 
 Upstream creates each object while the expression runs; here all are written when every
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kyverno_mp.background.generating.labels import LABEL_PREFIX, labels_of
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import GENERATED_OBJECTS_MAX

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.background.written import Written
+from kyverno_mp.background.objects.written import Written
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Call, Client

@@ -2,7 +2,7 @@
 
 Room: background. Takes: generated objects after each write. Gives: Written: is an
 object as it was written; how long to leave a contested one alone. Next:
-background/downstream.py. May touch: the clock of its caller.
+background/objects/downstream.py. May touch: the clock of its caller.
 Source: docs/background.md (contested objects); client-go's per-item exponential failure
 rate limiter.
 
@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.background.content import digest, version_of
+from kyverno_mp.background.objects.content import digest, version_of
 from kyverno_mp.kube.apply import key_of
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import BACKGROUND_DECISIONS_MAX, BACKGROUND_WRITTEN_MAX

@@ -11,7 +11,15 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    assumed_operation,
+    request_of,
+    stored_trigger,
+    undeleted,
+    version_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -21,14 +29,6 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.policies import MutateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.triggers import (
-    Triggers,
-    assumed_operation,
-    request_of,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects, key_of

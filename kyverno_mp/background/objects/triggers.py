@@ -1,7 +1,7 @@
 """Read triggers live, and make of one the request that its rules evaluate.
 
 Room: background. Takes: a Task. Gives: Triggers; the trigger's state; a program
-Request. Next: background/generate.py, background/mutate.py.
+Request. Next: background/generate/generator.py, background/mutate/mutator.py.
 May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 5.4 step 1; docs/pools.md 3 (triggers are read live).
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.outcome import IS_ENDING, NOT_DELETED, Outcome
 from kyverno_mp.background.update_request import Task, Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound

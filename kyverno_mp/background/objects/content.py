@@ -1,7 +1,7 @@
 """Compare generated objects with what is stored, by what rules decide about.
 
 Room: background. Takes: objects as wanted and as stored. Gives: replacements, digests.
-Next: background/downstream.py, background/preview.py.
+Next: background/objects/downstream.py, background/generate/preview.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 5.4 (table).
 """

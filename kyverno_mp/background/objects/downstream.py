@@ -1,7 +1,7 @@
 """Create, update and delete generated objects, and write nothing when nothing changes.
 
 Room: background. Takes: an object as a rule wants it; the labels of objects to delete.
-Gives: Downstream. Next: background/generate.py, background/policy_events.py.
+Gives: Downstream. Next: generate/generator.py, generate/policy_events.py.
 May touch: the API server through kube.
 Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.
 
@@ -17,22 +17,22 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.background.content import (
+from kyverno_mp.background.objects.content import (
     has_same_content,
     last_manager,
     over,
     shown,
     version_of,
 )
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.labels import (
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.labels import (
     Selector,
     selects,
     source_selector,
     text_of,
 )
+from kyverno_mp.background.objects.written import REVERTS_AT_ONCE, Written, is_newer
 from kyverno_mp.background.update_request import Place, Trigger
-from kyverno_mp.background.written import REVERTS_AT_ONCE, Written, is_newer
 from kyverno_mp.errors import (
     ExpressionFailed,
     KubeConflict,

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
-from kyverno_mp.background.labels import rule_selector, trigger_of
+from kyverno_mp.background.generate.register import Register, RuleKinds
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import (
     GenerateRule,
     ReadyPolicy,
     policy_key,
 )
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.register import Register, RuleKinds
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
 from kyverno_mp.errors import InputError

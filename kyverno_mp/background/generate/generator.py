@@ -17,14 +17,24 @@ from typing import Final
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import (
+from kyverno_mp.background.generate.register import Register
+from kyverno_mp.background.objects.downstream import (
     CONTESTED,
     CREATED,
     KEPT,
     Downstream,
     Found,
 )
-from kyverno_mp.background.labels import trigger_selector
+from kyverno_mp.background.objects.labels import trigger_selector
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    assumed_operation,
+    is_ending,
+    request_of,
+    stored_trigger,
+    undeleted,
+    version_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -37,17 +47,7 @@ from kyverno_mp.background.outcome import (
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.register import Register
 from kyverno_mp.background.results import Objects, Wanted
-from kyverno_mp.background.triggers import (
-    Triggers,
-    assumed_operation,
-    is_ending,
-    request_of,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
     DependencyError,
@@ -373,7 +373,7 @@ class Generator:
     def _delete_named(self, task: Task) -> None:
         """Delete what a request of upstream names, as far as its labels are the rule's.
 
-        Others see to the objects of a policy that is gone: background/policy_events.py.
+        Others see to the objects of a policy that is gone: policy_events.py.
         """
         if task.request is None or not task.deletes:
             return

@@ -13,14 +13,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kyverno_mp.background.cel_policies import (
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.failure import Failure
+from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, written_ns
+from kyverno_mp.background.mutate.cel_policies import (
     ReadyMutatingPolicy,
     StoredMutatingPolicies,
 )
-from kyverno_mp.background.cel_targets import Target, Targets
-from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.failure import Failure
-from kyverno_mp.background.lost import CLOCK_SKEW_NS, written_ns
+from kyverno_mp.background.mutate.cel_targets import Target, Targets
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    request_of,
+    stored_trigger,
+    undeleted,
+    version_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -29,13 +36,6 @@ from kyverno_mp.background.outcome import (
     Outcome,
 )
 from kyverno_mp.background.recorder import MUTATE
-from kyverno_mp.background.triggers import (
-    Triggers,
-    request_of,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import CEL_MUTATE, StoredRequest, Task
 from kyverno_mp.errors import (
     Error,
