@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from kyverno_mp.background.objects.downstream import CONTESTED, CREATED, UPDATED, Done
 from kyverno_mp.background.policies import StoredPolicy
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.kube.apply import key_of
@@ -35,6 +36,24 @@ class PolicyRecorder:
     policy: StoredPolicy
     events: EventSink
     metrics: Metrics
+
+    def wrote(
+        self, rule: str, one: Generated, done: Done, created: list[Generated]
+    ) -> float:
+        """Report what a write came to; return how long to leave the object alone.
+
+        ``created`` gets a new one.
+        """
+        if done.action == CONTESTED:
+            self.put_off()
+        if done.action not in (CREATED, UPDATED):
+            return done.pause_s
+        is_new = done.action == CREATED
+        created += [one] * is_new
+        self.generated(rule, one, is_new=is_new)
+        if done.is_contest:
+            self.contested(rule, one, done.rival)
+        return 0.0
 
     def generated(self, rule: str, one: Generated, *, is_new: bool) -> None:
         """Report an object that was created or updated."""

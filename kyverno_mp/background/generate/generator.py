@@ -19,9 +19,6 @@ from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.objects.downstream import (
-    CONTESTED,
-    CREATED,
-    KEPT,
     Downstream,
     Found,
 )
@@ -238,20 +235,10 @@ class Generator:
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
         )
-        if done.action == KEPT:
-            return 0.0
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        if done.action == CONTESTED:
-            recorder.put_off()
-            return done.pause_s
-        is_new = done.action == CREATED
-        new += [one] * is_new
-        recorder.generated(rule.name, one, is_new=is_new)
-        if done.is_contest:
-            recorder.contested(rule.name, one, done.rival)
-        return 0.0
+        return recorder.wrote(rule.name, one, done, new)
 
     def _label(self, source: Json) -> None:
         """Let admission notice changes of a source from the version on that was read.

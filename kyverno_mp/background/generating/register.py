@@ -19,15 +19,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.resource import Resource
+from kyverno_mp.background.record import Record
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.values.jsonvalue import Json
 
-NAME: Final = "kyverno-mp-background"
-_CONFIG_MAPS: Final = Resource(
-    group="", version="v1", plural="configmaps", kind="ConfigMap"
-)
 _KEY: Final = "generating-policies.json"
 
 
@@ -62,12 +56,11 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 NOTHING: Final = Entry()
-_Entries = dict[str, Entry]
-_DECODER: Final = msgspec.json.Decoder(_Entries)
+_DECODER: Final = msgspec.json.Decoder(dict[str, Entry])
 
 
 class Register:
-    """The record, read once per term; threads may share it."""
+    """The record; threads may share it."""
 
     def __init__(
         self,
@@ -77,10 +70,8 @@ class Register:
         on_change: Callable[[], None],
     ) -> None:
         """``on_change`` is called after each change of the record."""
-        self._objects = Objects(client, guard)
-        self._key = (namespace, NAME)
+        self._record = Record(client, namespace, guard, _KEY, _DECODER)
         self._lock = threading.Lock()
-        self._entries: _Entries | None = None
         self._writing: Counter[tuple[str, str, str]] = Counter()
         """How many threads write objects, by policy and kind."""
         self._on_change = on_change
@@ -88,12 +79,12 @@ class Register:
     def policies(self) -> list[str]:
         """Return the recorded policies. Raises: DependencyError."""
         with self._lock:
-            return sorted(self._read())
+            return sorted(self._record.read())
 
     def of(self, policy: str) -> Entry:
         """Return what is recorded for a policy. Raises: DependencyError."""
         with self._lock:
-            return self._read().get(policy, NOTHING)
+            return self._record.read().get(policy, NOTHING)
 
     def written(self) -> dict[str, list[GeneratedKind]]:
         """Return the kinds of which objects were written, by policy.
@@ -103,7 +94,7 @@ class Register:
         with self._lock:
             return {
                 policy: [one for one in entry.kinds if not one.is_planned]
-                for policy, entry in self._read().items()
+                for policy, entry in self._record.read().items()
             }
 
     def set_deletes(self, policy: str, *, deletes: bool) -> None:
@@ -112,14 +103,14 @@ class Register:
         Raises: DependencyError, LeaseLost.
         """
         with self._lock:
-            known = self._read().get(policy)
+            known = self._record.read().get(policy)
             if known is not None:
-                self._replace(policy, Entry(deletes, known.kinds))
+                self._record.replace(policy, Entry(deletes, known.kinds))
 
     def remove(self, policy: str) -> None:
         """Remove a policy's record. Raises: DependencyError, LeaseLost."""
         with self._lock:
-            changed = self._replace(policy, None)
+            changed = self._record.replace(policy, None)
         if changed:
             self._on_change()
 
@@ -170,7 +161,7 @@ class Register:
         """
         gone = {one[:2] for one in kinds}
         with self._lock:
-            known = self._read().get(policy)
+            known = self._record.read().get(policy)
             if known is None:
                 return
             kept = tuple(
@@ -179,58 +170,11 @@ class Register:
                 if not (one.is_planned and one[:2] in gone)
                 or self._writing[policy, *one[:2]]
             )
-            self._replace(policy, Entry(known.deletes, kept) if kept else None)
+            self._record.replace(policy, Entry(known.deletes, kept) if kept else None)
 
     def _add(
         self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
     ) -> bool:
-        known = self._read().get(policy)
+        known = self._record.read().get(policy)
         wanted = (known or Entry(deletes)).with_kinds(kinds)
-        return bool(wanted.kinds) and self._replace(policy, wanted)
-
-    def _replace(self, policy: str, entry: Entry | None) -> bool:
-        known = self._read()
-        if known.get(policy) == entry:
-            return False
-        changed = {name: one for name, one in known.items() if name != policy}
-        if entry is not None:
-            changed[policy] = entry
-        try:
-            self._write(changed)
-        except BaseException:
-            # Whether it was written is not known.
-            self._entries = None
-            raise
-        self._entries = changed
-        return True
-
-    def _read(self) -> _Entries:
-        if self._entries is None:
-            found = self._objects.find(_CONFIG_MAPS, self._key)
-            text = ((found or {}).get("data") or {}).get(_KEY, "{}")
-            self._entries = _decoded(text)
-        return self._entries
-
-    def _write(self, entries: _Entries) -> None:
-        text = msgspec.json.encode(entries, order="sorted").decode()
-
-        def edit(raw: Json) -> Json:
-            return {**raw, "data": {**(raw.get("data") or {}), _KEY: text}}
-
-        if self._objects.change(_CONFIG_MAPS, self._key, edit) is None:
-            namespace, name = self._key
-            raw: Json = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": name, "namespace": namespace},
-                "data": {_KEY: text},
-            }
-            self._objects.create(_CONFIG_MAPS, raw)
-
-
-def _decoded(text: str) -> _Entries:
-    """Read the record. One that was damaged by hand deletes nothing."""
-    try:
-        return _DECODER.decode(text)
-    except msgspec.DecodeError:
-        return {}
+        return bool(wanted.kinds) and self._record.replace(policy, wanted)

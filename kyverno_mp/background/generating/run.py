@@ -28,9 +28,6 @@ from kyverno_mp.background.generating.policies import (
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind
 from kyverno_mp.background.objects.downstream import (
-    CONTESTED,
-    CREATED,
-    KEPT,
     OTHERS,
     Done,
     Found,
@@ -318,21 +315,11 @@ class Generating:
             server_side=False,
             owned=policy_selector(policy.name),
         )
-        if done.action in (KEPT, OTHERS):
-            return 0.0 if done.action == KEPT else None
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        if done.action == CONTESTED:
-            recorder.put_off()
-            return done.pause_s
-        is_new = done.action == CREATED
-        created += [one] * is_new
-        rule = policy.ir.policy.name
-        recorder.generated(rule, one, is_new=is_new)
-        if done.is_contest:
-            recorder.contested(rule, one, done.rival)
-        return 0.0
+        pause_s = recorder.wrote(policy.ir.policy.name, one, done, created)
+        return None if done.action == OTHERS else pause_s
 
     def _delete(
         self, task: Task, policy: ReadyGenerating, is_stale: Callable[[Found], bool]

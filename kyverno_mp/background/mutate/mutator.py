@@ -15,16 +15,12 @@ from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import (
     Triggers,
     assumed_operation,
+    awaited_trigger,
     request_of,
-    stored_trigger,
-    undeleted,
-    version_of,
 )
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
-    NO_TRIGGER,
-    NOT_STORED,
     Outcome,
 )
 from kyverno_mp.background.policies import MutateRule, ReadyPolicy
@@ -99,16 +95,9 @@ class Mutator:
         rule = policy.mutates.get(task.rule) if policy is not None else None
         if policy is None or rule is None:
             return DONE
-        waits = undeleted(task, self.triggers)
+        trigger, waits = awaited_trigger(task, self.triggers)
         if waits is not None:
             return waits
-        trigger = stored_trigger(task)
-        if trigger is None:
-            trigger = self.triggers.find(task.trigger)
-            if trigger is None:
-                return NO_TRIGGER
-            if task.seen_version and version_of(trigger) == task.seen_version:
-                return NOT_STORED
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._mutate(task, policy, rule, trigger)
