@@ -23,6 +23,7 @@ from kyverno_mp.background.generating.policies import (
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
+from kyverno_mp.background.objects.deletion import delete_data
 from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
@@ -34,9 +35,7 @@ from kyverno_mp.background.update_request import (
     Trigger,
 )
 from kyverno_mp.errors import InputError
-from kyverno_mp.program.generate.labels import SOURCE_UID
 from kyverno_mp.queues.reconcile import Result
-from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
@@ -153,17 +152,14 @@ class GeneratingEvents:
         return Result()
 
     def _delete(self, policy: str, entry: Entry, refusals: Refusals) -> None:
-        selector = policy_selector(policy)
-        kinds = [(one.api_version, one.kind) for one in entry.kinds]
-        with refusals.kept():
-            for found in self._downstream.find(selector, kinds, policy_key(policy)[0]):
-                if found.labels.get(SOURCE_UID):
-                    # KYVERNO: clones stay when their policy goes.
-                    continue
-                with refusals.kept():
-                    if self._downstream.delete(found, selector):
-                        deleted = ("deleted",)
-                        self._dependencies.metrics.count(BACKGROUND_WRITES, deleted)
+        delete_data(
+            self._downstream,
+            self._dependencies.metrics,
+            policy_selector(policy),
+            [one[:2] for one in entry.kinds],
+            refusals,
+            policy_key(policy)[0],
+        )
 
     def _tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
         triggers: dict[str, Trigger] = {}

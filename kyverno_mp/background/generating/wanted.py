@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kyverno_mp.background.generating.labels import LABEL_PREFIX, labels_of
+from kyverno_mp.background.objects.content import OF_THE_SERVER
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed
@@ -21,16 +22,6 @@ from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generate.target import DownstreamTarget
 from kyverno_mp.values.jsonvalue import Json
 
-_OF_STORED: Final = (
-    "uid",
-    "selfLink",
-    "creationTimestamp",
-    "managedFields",
-    "resourceVersion",
-    "generation",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
 _OWNERS: Final = "ownerReferences"
 
 
@@ -106,7 +97,7 @@ class Collector:
         if metadata.get("namespace") not in (None, "", namespace):
             # K8S: an owner is in the namespace of what it owns.
             metadata.pop(_OWNERS, None)
-        for name in (*_OF_STORED, "namespace"):
+        for name in (*OF_THE_SERVER, "namespace"):
             metadata.pop(name, None)
         if namespace:
             metadata["namespace"] = namespace
