@@ -37,7 +37,7 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import KindSelector
 
 _log = logging.getLogger(__name__)
-_ANY: Final[Callable[[Json], bool]] = lambda _raw: True
+_ANY: Final[Callable[[Json], bool]] = lambda _raw: True  # noqa: E731
 
 
 class Existing:

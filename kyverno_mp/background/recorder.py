@@ -133,7 +133,7 @@ class PolicyRecorder:
         api_version = _CEL_API_VERSION if kind in _CEL_KINDS else _API_VERSION
         return Reference(api_version, kind, name, namespace, self.policy.uid)
 
-    def _submit(
+    def _submit(  # noqa: PLR0913, PLR0917 - the parts of an Event
         self,
         regarding: Reference,
         related: Reference | None,

@@ -233,7 +233,7 @@ class Watches:
 class _Watch:
     """The objects of one kind, as they were at the last change."""
 
-    def __init__(self, watches: Watches, resource: Resource, is_cloned: bool) -> None:
+    def __init__(self, watches: Watches, resource: Resource, is_cloned: bool) -> None:  # noqa: FBT001 - of one caller
         """``is_cloned``: some objects have sources, which are of this kind, too."""
         self._watches = watches
         self._resource = resource
