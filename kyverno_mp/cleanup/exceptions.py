@@ -146,7 +146,7 @@ class Exceptions:
 
 
 def _text(raw: msgspec.Raw) -> bytes:
-    """Project an exception to what it means."""
+    """Keep the parts of an exception that matter here."""
     document = msgspec.json.decode(raw)
     document.pop("status", None)
     for name in _IDLE_FIELDS:

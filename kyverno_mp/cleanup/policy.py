@@ -183,7 +183,7 @@ def is_deleting(resource: Resource) -> bool:
 
 
 def seconds_of(text: str) -> int | None:
-    """Return an RFC 3339 time in Unix seconds, None when the text is not one."""
+    """Return an RFC 3339 time in Unix seconds, None when the string is not one."""
     try:
         return parse_time(RFC3339, text).seconds
     except ExpressionFailed:

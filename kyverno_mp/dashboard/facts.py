@@ -73,7 +73,7 @@ class View:
 
     @property
     def problems(self) -> list[str]:
-        """Why what is shown of reports may be incomplete."""
+        """Why the reports shown may be incomplete."""
         if self.watch is None:
             return []
         found = self.watch.problems()

@@ -62,7 +62,7 @@ def _state(view: View) -> str:
 
 
 def notices(lines: Sequence[str]) -> Iterator[str]:
-    """Yield what the reader must know before the numbers."""
+    """Yield the warnings that a reader must see before the numbers."""
     if lines:
         items = "".join(f"<li>{text_of(one)}</li>" for one in lines)
         yield f'<ul class="notices">{items}</ul>'

@@ -51,7 +51,7 @@ def page_of(values: Values) -> int:
 
 
 def dimension_of(values: Values) -> str:
-    """Return what to group by. Raises: RequestInvalid."""
+    """Return the dimension to group by. Raises: RequestInvalid."""
     by = values.get("by", DIMENSIONS[0])
     if by not in DIMENSIONS:
         raise _invalid(f"by is not one of {', '.join(DIMENSIONS)}")

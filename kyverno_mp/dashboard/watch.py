@@ -81,7 +81,7 @@ class _Follower:
 
 
 class ReportWatch:
-    """Follows both kinds; ``results`` has what they say."""
+    """Follows both kinds of reports; their rows are in ``results``."""
 
     def __init__(
         self,

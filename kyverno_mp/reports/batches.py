@@ -14,7 +14,7 @@ from kyverno_mp.reports.fingerprints import each_fingerprint
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
-    """Objects of one kind as JSON. ``generation``: of the policies, at least."""
+    """Objects of one kind as JSON. ``generation``: the minimum for the policies."""
 
     generation: int
     group: str

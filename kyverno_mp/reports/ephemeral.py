@@ -108,12 +108,12 @@ class ReviewResults:
         self.informer.start()
 
     def stop(self) -> None:
-        """End the watch; what is being merged is waited for."""
+        """Stop the watch, and wait for the merge that is running."""
         self.informer.stop()
         self._mergers.shutdown(wait=True, cancel_futures=True)
 
     def step(self, merge: Merge) -> bool:
-        """Merge what came; return False if something has to be tried again soon.
+        """Merge new results; return False if something has to be tried again soon.
 
         Raises: LeaseLost.
         """
@@ -162,7 +162,7 @@ class ReviewResults:
     def _claim(
         self, newest: Results
     ) -> tuple[dict[Subject, list[ResultKey]], set[ResultKey]]:
-        """Return the results by the object as it is stored, and those that wait.
+        """Return the results by stored object, and the results that have to wait.
 
         One object may have two names here: before it has a uid, and after.
         """

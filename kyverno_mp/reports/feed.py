@@ -74,7 +74,7 @@ class Item(msgspec.Struct, frozen=True):
 
     @property
     def is_current(self) -> bool:
-        """Whether what an evaluator found about it still counts."""
+        """Whether the results of an evaluator for it are still valid."""
         return self.source.is_current(self.key, self.uid, self.digest)
 
 

@@ -90,7 +90,7 @@ class Results:
         self.put(key, Result(at_ns, self._rows.setdefault(content, content)))
 
     def add_all(self, other: "Results") -> None:
-        """Add the results of another one."""
+        """Add the results of another instance."""
         for key, found in other.by_key.items():
             shared = self._rows.setdefault(found.row, found.row)
             self.put(key, Result(found.at_ns, shared))

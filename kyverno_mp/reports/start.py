@@ -165,7 +165,7 @@ class Reports:
 
     @property
     def _merges(self) -> bool:
-        """Whether what reviews find becomes part of reports."""
+        """Whether results of reviews are merged into reports."""
         settings = self._dependencies.settings
         return settings.reports_admission and settings.reports_aggregate
 
@@ -184,7 +184,7 @@ class Reports:
             thread.join(max(0.0, end_s - time.monotonic()))
 
     def problems(self) -> list[str]:
-        """Return what is wrong at the moment."""
+        """Return the current problems."""
         watches = [one.watch.informer for one in list(self.scan.resources.values())]
         found = [*_failing(self.stored.informers), *_failing(watches)]
         found += _failing(self.scan.admission.informers)

@@ -1,7 +1,8 @@
 """Find out what generate rules would make, change and delete now, and do nothing.
 
 Room: background. Takes: a ReadyPolicy. Gives: Planned objects, problems; Planner.
-Next: cli/generate.py; generating/preview.py does the same for GeneratingPolicies.
+Next: cli/generate.py; background/generating/preview.py does the same for
+GeneratingPolicies.
 May touch: the API server through the parts of this room, reading and with dry runs.
 Source: docs/background.md (preview).
 

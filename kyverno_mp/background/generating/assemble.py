@@ -36,7 +36,7 @@ _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 class GeneratingParts:
-    """The parts, and what a change of one means for another."""
+    """The parts, wired so that a change of one reaches the others."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class Evaluation:
     def evaluate(
         self, task: Task, policy: ReadyGenerating, trigger: Json
     ) -> Evaluated | None:
-        """Return what the policy generates, None when it does not apply.
+        """Return the objects that the policy generates, None when it does not apply.
 
         That it does not is checked against the policy as it is stored: the watch may
         be behind what admission knew. Raises: InputError, DependencyError.

@@ -114,7 +114,7 @@ class ReadyGenerating(msgspec.Struct, frozen=True):
 
     @property
     def deletes_with_policy(self) -> bool:
-        """Whether what it generated goes with it."""
+        """Whether its generated objects are deleted with it."""
         return self.ir.synchronizes and not self.ir.orphans_downstream
 
     @property
@@ -255,7 +255,7 @@ class GeneratingPolicies:
         return made
 
     def forget(self, key: Key) -> None:
-        """Drop what was linked for a policy that is gone."""
+        """Drop the linked form of a policy that was deleted."""
         with self._lock:
             self._kept.pop(key, None)
 

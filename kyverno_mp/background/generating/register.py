@@ -38,7 +38,7 @@ class GeneratedKind(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What is recorded for one policy. ``deletes``: its objects go with it."""
+    """The record of one policy. ``deletes``: its objects are deleted with it."""
 
     deletes: bool = False
     kinds: tuple[GeneratedKind, ...] = ()

@@ -193,10 +193,10 @@ class Generating:
         return self._write_all(evaluated)
 
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
-        """Write what is wanted, and delete the rest of what is the trigger's.
+        """Write the wanted objects, and delete the trigger's other objects.
 
         That the policy fails without a source that is gone is expected: then the
-        clones of this source are the rest.
+        clones of this source are deleted.
         """
         try:
             evaluated = self.evaluation.evaluate(task, policy, trigger)

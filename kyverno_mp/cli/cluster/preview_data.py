@@ -1,8 +1,8 @@
 """Let previews read the cluster as the pools do, and write nothing.
 
 Room: cli. Takes: a Cluster and what it serves. Gives: ``preview_data``, ``listed``.
-Next: cleanup.py, generate.py. May touch: the API server through kube/ and egress/,
-reading and with dry runs; informers' threads.
+Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/ and
+egress/, reading and with dry runs; informers' threads.
 Source: docs/cleanup.md (preview), docs/background.md (preview).
 """
 

@@ -50,7 +50,7 @@ def policy(paths: tuple[str, ...], *, save: bool, to: str | None) -> None:
 
 
 def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
-    """Rewrite all ClusterPolicies; exit code 1 if one is withheld."""
+    """Rewrite all ClusterPolicies; return exit code 1 if one is not rewritten."""
     # Imported late: the engine is needed by nothing else here.
     from kyverno_mp.cli.fix.to_validating import rewrite
 
@@ -166,7 +166,7 @@ def _found(path: str, files: Iterator[Path]) -> list[Path]:
 
 
 def _documents(file: Path) -> list[Json] | None:
-    """Return the documents unchanged, a List as one; None: not readable."""
+    """Return the documents as they are, None if the file cannot be used."""
     try:
         loaded = load(file.read_bytes(), file=str(file))
     except (InputError, OSError) as error:

@@ -33,7 +33,7 @@ _CHECKS: Final = (
 
 
 class Trace:
-    """The port of verifyImages rules, which writes down what it answers."""
+    """The port of verifyImages rules, which records its answers."""
 
     def __init__(self, review: ImageReview) -> None:
         self._review = review

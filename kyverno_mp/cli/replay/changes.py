@@ -61,7 +61,7 @@ class Tables:
     listed: list[Change] = field(default_factory=list)
 
     def add(self, change: Change | None) -> None:
-        """Count one request; None: its verdict stays."""
+        """Count one request; None: its verdict does not change."""
         self.requests += 1
         if change is None:
             self.changes[UNCHANGED] += 1
@@ -99,7 +99,7 @@ def change_of(
 ) -> Change | None:
     """Return the change of a verdict, None if there is none.
 
-    ``unchanged``: policies that decide as before, also where it is not known what.
+    ``unchanged``: policies that decide as before, even if their decision is unknown.
     """
     if UNDECIDABLE in (before.outcome, after.outcome):
         if _decide_alike(before, after, unchanged):

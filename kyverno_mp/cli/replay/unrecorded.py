@@ -75,7 +75,7 @@ class Unrecorded:
         self._lacks(f"scope of {group}/{kind}")
 
     def random_bytes(self, count: int) -> bytes:
-        """Note a random value, which is another one each time."""
+        """Note a random value, which differs in each run."""
         self._note("random()")
         return bytes(count)
 

@@ -215,7 +215,7 @@ def refuse(builder: Builder, document: AnyCelPolicy) -> None:
 
 
 def is_synchronized(policy: GeneratingPolicy) -> bool:
-    """Return whether what it generated follows its triggers."""
+    """Return whether generated objects are synchronised with their triggers."""
     evaluation = policy.spec.evaluation
     return evaluation is not None and opted_in(evaluation.synchronize)
 

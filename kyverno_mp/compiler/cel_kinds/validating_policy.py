@@ -299,7 +299,7 @@ class Builder:
         return expression, found
 
     def refused(self, text: str, path: str, reason: str) -> Expression:
-        """Note a problem of an expression; return what stands in its place."""
+        """Record a problem of an expression; return a placeholder for it."""
         upstream = f"{path}: Invalid value: {quote_text(text)}: {reason}"
         self.problems.append(Problem(_CODE, path, "", reason, upstream))
         return Expression(text, error=reason)

@@ -129,7 +129,7 @@ class AdmissionPolicyController:
         """Grows when statuses have to change."""
 
     def told(self, policy: Source) -> Told | None:
-        """Return what the status of a policy tells, None to leave it as it is."""
+        """Return what the status of a policy has to say, None to leave it as it is."""
         return self._told.get(_name_of(policy))
 
     def counts(self) -> Mapping[str, int]:
@@ -189,7 +189,7 @@ class AdmissionPolicyController:
     ) -> tuple[bool, DependencyError | None]:
         """Converge the policies one by one; return whether some wait, and a failure.
 
-        A policy that fails does not keep the others from their turn. Raises: LeaseLost.
+        A policy that fails does not block the others. Raises: LeaseLost.
         """
         left, failures = GENERATED_POLICY_WRITES_MAX, GENERATED_POLICY_FAILURES_MAX
         waits, failure = False, None

@@ -136,7 +136,7 @@ def _ids_of(pair: Pair, name: str) -> tuple[_Id, _Id]:
 
 
 def _is_ours(raw: Json) -> bool:
-    """Return whether it has the label, and is named and owned as what is generated.
+    """Return whether it has the label, the name and the owner of a generated object.
 
     Other tools may set the same label.
     """

@@ -32,7 +32,7 @@ from kyverno_mp.program.validating_policy.scope import Facts
 def any_operation(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
     """Return the constraints for any operation: there is no request.
 
-    An exclusion counts whatever operations it lists: upstream deletes what its author
+    An exclusion counts for all operations: upstream deletes what its author
     excluded (docs/differences.md).
     """
     if constraints is None:

@@ -149,7 +149,7 @@ class _Kind:
 
     @property
     def is_refused(self) -> bool:
-        """The API server does not let us list them, which may stay so."""
+        """The API server refuses to list them, perhaps permanently."""
         return any(
             not one.synced and _REFUSED.search(one.last_error) for one in self.informers
         )

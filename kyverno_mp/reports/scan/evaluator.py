@@ -139,7 +139,7 @@ class BatchEvaluator:
         return Answer(segment.generation, found)
 
     def _newest(self, generation: int) -> PolicySegment | None:
-        """Return the newest policies; wait a little for those of the coordinator."""
+        """Return the newest policies; wait briefly for the coordinator's generation."""
         end_s = time.monotonic() + _LAGGING_S
         while True:
             segment = self._policies()

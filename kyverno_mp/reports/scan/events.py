@@ -102,7 +102,7 @@ class ScanEvents:
             self._sink.submit(info)
 
     def _has_budget(self, key: bytes) -> bool:
-        """Take one from the budget of a rule; False, and counted: nothing is left."""
+        """Take one Event from the budget of a rule; False, and counted: it is spent."""
         now_s = self._monotonic_s()
         with self._lock:
             left, at_s = self._budgets.pop(key, _Budget(REPORTS_EVENTS_BURST, now_s))

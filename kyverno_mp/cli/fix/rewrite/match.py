@@ -80,7 +80,7 @@ def _guard(
     *,
     is_all: bool,
 ) -> str:
-    """Return what the resources and operations of the policy do not tell."""
+    """Return the conditions that resources and operations cannot express."""
     others = [all_of(_clauses(one, operations, root, kinds=False)) for one in filters]
     if all(one == "true" for one in others) and not (is_all and len(filters) > 1):
         return "true"

@@ -31,7 +31,7 @@ _TIME: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Difference(NamedTuple):
-    """One request, and what either policy says of it."""
+    """One request, and the decisions of both policies."""
 
     request: str
     before: str

@@ -24,7 +24,7 @@ _OF_RE2: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 
 class NotRewritten(Exception):
-    """Why a rule is not rewritten: the name of what has no equal."""
+    """Why a rule is not rewritten: the name of the construct without an equivalent."""
 
 
 def literal(value: str) -> str:
