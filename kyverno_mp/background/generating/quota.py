@@ -1,7 +1,7 @@
 """Choose the kinds of generated objects that are watched, within bounds.
 
 Room: background. Takes: the kinds that each policy has generated. Gives: ``chosen``.
-Next: generating/watches.py. May touch: nothing outside its arguments.
+Next: background/generating/watches.py. May touch: nothing outside its arguments.
 Source: docs/background.md (GeneratingPolicies).
 
 Cluster policies come first: who may create them may do anything. Then each namespace
