@@ -2,8 +2,9 @@
 
 Room: background. Takes: policies and PolicyExceptions as the API server stores them.
 Gives: StoredPolicy, which the informer keeps; ReadyPolicy, linked once per version.
-Next: generate/generator.py, generate/policy_events.py, mutate/mutator.py.
-May touch: nothing outside its arguments, and its own memory.
+Next: background/generate/generator.py, background/generate/policy_events.py,
+background/mutate/mutator.py. May touch: nothing outside its arguments, and its own
+memory.
 Source: docs/behaviour/controllers 5.4, 5.5, 5.7.
 """
 

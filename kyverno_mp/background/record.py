@@ -1,8 +1,8 @@
 """Keep one key of the pool's ConfigMap: what is recorded for each policy.
 
 Room: background. Takes: a Client, the name of the key. Gives: Record. Next:
-generate/register.py, generating/register.py. May touch: the API server through
-kube/apply.py.
+background/generate/register.py, background/generating/register.py. May touch: the API
+server through kube/apply.py.
 Source: docs/background.md (what happens to a generated object).
 """
 

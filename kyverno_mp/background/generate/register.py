@@ -1,7 +1,7 @@
 """Record which rules' objects must be deleted with the rule or its policy.
 
 Room: background. Takes: the rules of a policy. Gives: Register, kept in a ConfigMap.
-Next: generate/policy_events.py. May touch: the API server through record.py.
+Next: background/generate/policy_events.py. May touch: the API server through record.py.
 Source: docs/behaviour/controllers 5.5 (delete rule/policy); docs/background.md.
 
 Labels do not say whether an object is synchronised or may be orphaned. A policy that

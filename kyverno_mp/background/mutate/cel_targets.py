@@ -1,7 +1,8 @@
 """Find the existing objects that a MutatingPolicy changes.
 
 Room: background. Takes: MutatingPolicyIR; objects that an expression found. Gives:
-Targets. Next: mutate/mutating.py. May touch: the API server through kube, the log.
+Targets. Next: background/mutate/mutating.py. May touch: the API server through kube,
+the log.
 Source: docs/behaviour/controllers 5.7 (cel-mutate); Kyverno
 pkg/background/mpol/processor.go: collectGVK.
 

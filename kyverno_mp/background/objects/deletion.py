@@ -1,8 +1,8 @@
 """Delete what a policy, or a rule that is gone, has generated.
 
 Room: background. Takes: the labels and kinds of the objects. Gives: ``delete_data``.
-Next: generate/policy_events.py, generating/events.py. May touch: the API server through
-objects/downstream.py.
+Next: background/generate/policy_events.py, background/generating/events.py. May touch:
+the API server through objects/downstream.py.
 Source: docs/behaviour/controllers 5.5; docs/background.md.
 """
 

@@ -1,8 +1,8 @@
 """Create, update and delete generated objects, and write nothing when nothing changes.
 
 Room: background. Takes: an object as a rule wants it; the labels of objects to delete.
-Gives: Downstream. Next: generate/generator.py, generate/policy_events.py.
-May touch: the API server through kube.
+Gives: Downstream. Next: background/generate/generator.py,
+background/generate/policy_events.py. May touch: the API server through kube.
 Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.
 
 Only objects whose labels name the policy and the rule are deleted, each with the uid
