@@ -909,6 +909,10 @@ BACKGROUND_WRITTEN_MAX = 20_000
 """Generated objects whose last write is remembered, about 500 bytes each, so that an
 update that changes nothing costs no write, and contested objects are known."""
 
+BACKGROUND_DECISIONS_MAX = 16
+"""Changes of one object that wait until a write to it has ended. A write takes
+milliseconds, in which others hardly make more; what follows is decided at once."""
+
 GENERATED_OBJECTS_MAX = 1000
 """Objects of one GeneratingPolicy for one trigger. Each takes a call; 1,000 are minutes
 of work for one thread, and more is a policy that lists a cluster by mistake."""
@@ -916,6 +920,10 @@ of work for one thread, and more is a policy that lists a cluster by mistake."""
 GENERATED_KINDS_MAX = 64
 """Resources whose objects are watched for GeneratingPolicies that synchronise. Each is
 a connection to the API server; the objects of others follow at the next scan."""
+
+GENERATED_KINDS_OF_NAMESPACE_MAX = 8
+"""Those of them that the policies of one namespace take up: a tenant's are a few of
+ConfigMap, Secret, NetworkPolicy, ResourceQuota, LimitRange, Role and RoleBinding."""
 
 BACKGROUND_LOCKS = 256
 """Locks for the triggers that are processed: far more than threads, so that two of them

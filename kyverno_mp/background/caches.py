@@ -1,7 +1,7 @@
 """Verify with live reads that a rule does not apply when a cache says so.
 
 Room: background. Takes: a policy from the caches; a trigger's namespace. Gives: Caches,
-PolicyChanged. Next: background/generate.py, background/mutate.py.
+PolicyChanged. Next: background/generate/generator.py, background/mutate/mutator.py.
 May touch: the API server through the parts of this room.
 Source: docs/background.md (requests); docs/architecture.md 3 (events are hints).
 
@@ -12,8 +12,8 @@ brought. A request that is dropped because of the older one would be lost for go
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import ReadyPolicy
-from kyverno_mp.background.triggers import Triggers
 from kyverno_mp.background.update_request import Task, Trigger
 from kyverno_mp.errors import KubeConflict, KubeRefused
 from kyverno_mp.ir.rules import RuleIR

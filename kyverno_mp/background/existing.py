@@ -1,8 +1,8 @@
 """List the objects of the cluster that a rule matches, as triggers.
 
 Room: background. Takes: a rule of a policy. Gives: Existing. Next:
-background/policy_events.py, background/lost.py. May touch: the API server through kube,
-the log.
+background/generate/policy_events.py, background/generate/lost.py. May touch: the API
+server through kube, the log.
 Source: docs/behaviour/controllers 5.7.
 """
 
@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.policies import GenerateRule, MutateRule
-from kyverno_mp.background.triggers import (
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import (
     assumed_operation,
     identity_of,
     is_ending,
     request_of,
 )
+from kyverno_mp.background.policies import GenerateRule, MutateRule
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.errors import (
     DependencyError,
@@ -30,6 +30,7 @@ from kyverno_mp.errors import (
 )
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope, list_all
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
@@ -64,33 +65,15 @@ class Existing:
                 continue
             scope = WatchScope(resource=resource, namespace=namespace)
             try:
-                self._list(scope, rule, wanted, found)
+                found |= listed_triggers(
+                    self._dependencies.client,
+                    scope,
+                    lambda raw: wanted(raw) and self._matches(rule, raw),
+                )
             except (KubeRefused, KubeNotFound) as error:
                 _log.warning(error.message, extra=fields(policy=policy.key))
                 on_refused(error)
         return found
-
-    def _list(
-        self,
-        scope: WatchScope,
-        rule: GenerateRule | MutateRule,
-        wanted: Callable[[Json], bool],
-        found: dict[str, Trigger],
-    ) -> None:
-        resource = scope.resource
-
-        def take(raw: msgspec.Raw) -> None:
-            # K8S: items of a list carry neither kind nor apiVersion.
-            one: Json = {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                **msgspec.json.decode(raw),
-            }
-            if not is_ending(one) and wanted(one) and self._matches(rule, one):
-                trigger = identity_of(one)
-                found[trigger.key] = trigger
-
-        list_all(self._dependencies.client, scope, take)
 
     def _matches(self, rule: GenerateRule | MutateRule, raw: Json) -> bool:
         task = Task(GENERATE, "", "", identity_of(raw))
@@ -118,3 +101,24 @@ class Existing:
                     if "list" in resource.verbs:
                         chosen.setdefault((resource.group, resource.plural), resource)
         return list(chosen.values())
+
+
+def listed_triggers(
+    client: Client, scope: WatchScope, wanted: Callable[[Json], bool]
+) -> dict[str, Trigger]:
+    """List objects that exist, and are wanted, by key. Raises: DependencyError."""
+    resource, found = scope.resource, dict[str, Trigger]()
+
+    def take(raw: msgspec.Raw) -> None:
+        # K8S: items of a list carry neither kind nor apiVersion.
+        one: Json = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            **msgspec.json.decode(raw),
+        }
+        if not is_ending(one) and wanted(one):
+            trigger = identity_of(one)
+            found[trigger.key] = trigger
+
+    list_all(client, scope, take)
+    return found

@@ -2,8 +2,9 @@
 
 Room: background. Takes: policies and PolicyExceptions as the API server stores them.
 Gives: StoredPolicy, which the informer keeps; ReadyPolicy, linked once per version.
-Next: background/generate.py, background/mutate.py, background/policy_events.py.
-May touch: nothing outside its arguments, and its own memory.
+Next: background/generate/generator.py, background/generate/policy_events.py,
+background/mutate/mutator.py. May touch: nothing outside its arguments, and its own
+memory.
 Source: docs/behaviour/controllers 5.4, 5.5, 5.7.
 """
 
@@ -46,11 +47,14 @@ EXCEPTIONS: Final = Resource(
 )
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class PolicyMetadata(msgspec.Struct, rename="camel"):
+    """What is kept of the metadata of a policy of any kind."""
+
     name: str = ""
     namespace: str = ""
     uid: str = ""
     generation: int = 0
+    creation_timestamp: str = ""
     deletion_timestamp: str = ""
 
 
@@ -64,7 +68,7 @@ class _SpecHead(msgspec.Struct):
 
 
 class _Head(msgspec.Struct):
-    metadata: _Metadata
+    metadata: PolicyMetadata
     spec: _SpecHead
 
 
@@ -103,10 +107,17 @@ def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy 
     Raises: msgspec.DecodeError.
     """
     head = _HEAD.decode(raw)
-    metadata = head.metadata
-    if metadata.deletion_timestamp or not any(
-        bytes(rule.generate) or bytes(rule.mutate) for rule in head.spec.rules or ()
-    ):
+    rules = head.spec.rules or ()
+    if not any(bytes(rule.generate) or bytes(rule.mutate) for rule in rules):
+        return None
+    return kept_policy(resource, head.metadata, raw)
+
+
+def kept_policy(
+    resource: Resource, metadata: PolicyMetadata, raw: bytes | msgspec.Raw
+) -> StoredPolicy | None:
+    """Return what is kept of a policy; None while it is being deleted."""
+    if metadata.deletion_timestamp:
         return None
     return StoredPolicy(
         kind=resource.kind,

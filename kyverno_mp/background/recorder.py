@@ -1,7 +1,7 @@
 """Report what the pool does: Events, metrics and log lines with upstream's names.
 
 Room: background. Takes: changes and failures. Gives: Events, counts. Next:
-background/generate.py, background/mutate.py, background/requests.py.
+background/generate/generator.py, background/mutate/mutator.py, background/requests.py.
 May touch: the log; the ports of BackgroundDependencies.
 Source: docs/behaviour/controllers 9.1; Kyverno pkg/event/events.go.
 """
@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from kyverno_mp.background.objects.downstream import CONTESTED, CREATED, UPDATED, Done
 from kyverno_mp.background.policies import StoredPolicy
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.kube.apply import key_of
@@ -35,6 +36,24 @@ class PolicyRecorder:
     policy: StoredPolicy
     events: EventSink
     metrics: Metrics
+
+    def wrote(
+        self, rule: str, one: Generated, done: Done, created: list[Generated]
+    ) -> float:
+        """Report what a write came to; return how long to leave the object alone.
+
+        ``created`` gets a new one.
+        """
+        if done.action == CONTESTED:
+            self.put_off()
+        if done.action not in (CREATED, UPDATED):
+            return done.pause_s
+        is_new = done.action == CREATED
+        created += [one] * is_new
+        self.generated(rule, one, is_new=is_new)
+        if done.is_contest:
+            self.contested(rule, one, done.rival)
+        return 0.0
 
     def generated(self, rule: str, one: Generated, *, is_new: bool) -> None:
         """Report an object that was created or updated."""
@@ -75,6 +94,15 @@ class PolicyRecorder:
         _log.warning(note, extra=fields(policy=self.policy.name))
         made = Reference(one.target.api_version, kind, name, namespace)
         self._submit(self._policy(), made, "PolicyError", "None", note, GENERATE)
+
+    def unwatched(self, kinds: str) -> None:
+        """Report that changes of generated objects are not noticed."""
+        note = (
+            f"changes that others make to objects of policy {self.policy.name} are seen"
+            f" at the next scan only, because nobody watches {kinds}"
+        )
+        _log.warning(note, extra=fields(policy=self.policy.name))
+        self._submit(self._policy(), None, "PolicyError", "None", note, GENERATE)
 
     def put_off(self) -> None:
         """Count that a contested object is left as it is for now."""

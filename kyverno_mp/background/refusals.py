@@ -1,8 +1,8 @@
 """Continue when the API server refuses a part of the work; raise that at the end.
 
 Room: background. Takes: blocks that may be refused. Gives: Refusals. Next:
-background/policy_events.py, background/generate.py, background/lost.py.
-May touch: nothing outside its arguments.
+background/generate/policy_events.py, background/generate/generator.py,
+background/generate/lost.py. May touch: nothing outside its arguments.
 Source: docs/background.md (requests).
 """
 

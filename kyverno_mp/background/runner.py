@@ -12,19 +12,19 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kyverno_mp.background.changes import Changes
 from kyverno_mp.background.failure import (
     Failure,
     failure_of,
     failure_of_generating,
     failure_of_request,
 )
-from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generate.changes import Changes
+from kyverno_mp.background.generate.generator import Generator
+from kyverno_mp.background.generate.lost import LostTriggers
 from kyverno_mp.background.generating.policies import ReadyGenerating
 from kyverno_mp.background.generating.run import Generating
-from kyverno_mp.background.lost import LostTriggers
-from kyverno_mp.background.mutate import Mutator
-from kyverno_mp.background.mutating import MutatingRunner
+from kyverno_mp.background.mutate.mutating import MutatingRunner
+from kyverno_mp.background.mutate.mutator import Mutator
 from kyverno_mp.background.outcome import SETTLES, Outcome
 from kyverno_mp.background.policies import ReadyPolicy
 from kyverno_mp.background.stored import StoredPolicies

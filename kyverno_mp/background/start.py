@@ -20,28 +20,29 @@ from typing import Any, Final
 
 import msgspec
 
-from kyverno_mp.background import policy_events, requests
+from kyverno_mp.background import requests
 from kyverno_mp.background.caches import Caches
-from kyverno_mp.background.cel_policies import StoredMutatingPolicies
-from kyverno_mp.background.cel_targets import Targets
-from kyverno_mp.background.changes import Changes
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
-from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generate import policy_events
+from kyverno_mp.background.generate.changes import Changes
+from kyverno_mp.background.generate.generator import Generator
+from kyverno_mp.background.generate.lost import LostTriggers
+from kyverno_mp.background.generate.policy_events import PolicyEvents
+from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generating import events as generating_events
 from kyverno_mp.background.generating.assemble import GeneratingParts
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.lost import LostTriggers
-from kyverno_mp.background.mutate import Mutator
-from kyverno_mp.background.mutating import MutatingRunner
+from kyverno_mp.background.mutate.cel_policies import StoredMutatingPolicies
+from kyverno_mp.background.mutate.cel_targets import Targets
+from kyverno_mp.background.mutate.mutating import MutatingRunner
+from kyverno_mp.background.mutate.mutator import Mutator
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import policy_key, policy_name
-from kyverno_mp.background.policy_events import PolicyEvents
-from kyverno_mp.background.register import Register
 from kyverno_mp.background.requests import Requests
 from kyverno_mp.background.runner import Runner
 from kyverno_mp.background.stored import StoredPolicies
-from kyverno_mp.background.triggers import Triggers
 from kyverno_mp.background.update_request import (
     COMPLETED,
     UPDATE_REQUESTS,
@@ -244,10 +245,11 @@ class Background:
         ]
 
     def hold_gauges(self) -> None:
-        """Set the gauges."""
+        """Set the gauges, and tell what they are about."""
         self._dependencies.metrics.hold(
             BACKGROUND_WAITING, (), float(self.requests.waiting)
         )
+        self.generating.tell()
 
     def _submit(self, task: Task) -> bool:
         return self.requests.submit(task)

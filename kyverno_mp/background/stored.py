@@ -1,7 +1,8 @@
 """Follow the policies and PolicyExceptions, and return the newest version of a policy.
 
 Room: background. Takes: a Client. Gives: StoredPolicies. Next: background/requests.py,
-background/policy_events.py. May touch: the API server through kube; informers' threads.
+background/generate/policy_events.py. May touch: the API server through kube; informers'
+threads.
 Source: docs/behaviour/controllers 5.4; docs/architecture.md 3 (events are hints).
 """
 

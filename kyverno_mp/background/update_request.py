@@ -245,8 +245,8 @@ class Task(msgspec.Struct, frozen=True):
     """Only a rule with ``synchronize`` has something to do."""
     is_whole: bool = False
     """All is brought in line for the trigger, whether or not it still exists."""
-    gone_source: str = ""
-    """The uid of the clone source that was deleted."""
+    gone_sources: frozenset[str] = frozenset()
+    """The uids of clone sources that were deleted."""
     claims: frozenset[Place] | None = None
     """Objects whose labels name the trigger, when nothing else does."""
 
@@ -301,6 +301,7 @@ def joined(before: Task, later: Task) -> Task:
         later,
         synchronizes=before.synchronizes and later.synchronizes,
         is_whole=before.is_whole or later.is_whole,
+        gone_sources=before.gone_sources | later.gone_sources,
         claims=claims,
     )
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.cleanup.plan import Judge, WantedKind, exact_texts
+from kyverno_mp.cleanup.plan import Judge, OfPolicy, WantedKind, exact_texts
 from kyverno_mp.cleanup.policy import (
     CompiledPolicy,
     StoredPolicy,
@@ -85,29 +85,14 @@ def _check(policy: DeletingPolicy, where: Where) -> None:
         raise DocumentInvalid(problems, where)
 
 
-class DeletingPlan:
+class DeletingPlan(OfPolicy):
     """The plan of a DeletingPolicy or NamespacedDeletingPolicy."""
 
     def __init__(self, linked: LinkedDeletingPolicy) -> None:
+        super().__init__(linked.ir)
         self._linked = linked
-        self._ir = linked.ir
-        constraints = self._ir.constraints
+        constraints = linked.ir.constraints
         self._rules = () if constraints is None else constraints.rules
-
-    @property
-    def namespace(self) -> str:
-        """The only namespace of its objects, "" for all."""
-        return self._ir.policy.namespace
-
-    @property
-    def schedule(self) -> str:
-        """Cron text."""
-        return self._ir.schedule
-
-    @property
-    def propagation(self) -> str:
-        """``deletionPropagationPolicy``, "" for the default."""
-        return self._ir.propagation
 
     def kinds(self, directory: Directory) -> Iterator[WantedKind]:
         """Return what the rules name: each version, resource by resource."""

@@ -9,6 +9,8 @@ Source: docs/behaviour/controllers 7 (Matching).
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+from kyverno_mp.ir.cel_policies import DeletingPolicyIR
+from kyverno_mp.ir.cleanup import CleanupIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource
@@ -80,27 +82,22 @@ class Plan(Protocol):
         """Return what decides about the objects of one run."""
 
 
-class CleanupPlan:
+class OfPolicy:
+    """What a policy of any kind says of all its objects."""
+
+    def __init__(self, ir: CleanupIR | DeletingPolicyIR) -> None:
+        self.namespace = ir.policy.namespace
+        self.schedule = ir.schedule
+        self.propagation = ir.propagation
+
+
+class CleanupPlan(OfPolicy):
     """The plan of a CleanupPolicy or ClusterCleanupPolicy."""
 
     def __init__(self, linked: LinkedCleanup) -> None:
+        super().__init__(linked.ir)
         self._linked = linked
         self._ir = linked.ir
-
-    @property
-    def namespace(self) -> str:
-        """The only namespace of its objects, "" for all."""
-        return self._ir.policy.namespace
-
-    @property
-    def schedule(self) -> str:
-        """Cron text."""
-        return self._ir.schedule
-
-    @property
-    def propagation(self) -> str:
-        """``deletionPropagationPolicy``, "" for the default."""
-        return self._ir.propagation
 
     def kinds(self, directory: Directory) -> Iterator[WantedKind]:
         """Return the kinds of the match block; subresources cannot be deleted."""

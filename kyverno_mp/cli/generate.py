@@ -1,7 +1,7 @@
 """``generate``: show what generate rules and policies make, change and delete now.
 
 Room: cli. Takes: policy files or names of stored policies, a cluster. Gives: a table
-with diffs, or JSON, on standard output. Next: background/preview.py and
+with diffs, or JSON, on standard output. Next: background/generate/preview.py and
 background/generating/preview.py, with the parts of the background pool.
 May touch: the API server through kube/, reading and with dry runs; files named by the
 user.
@@ -19,9 +19,16 @@ import yaml
 
 from kyverno_mp.background.caches import Caches
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
-from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generate.generator import Generator
+from kyverno_mp.background.generate.preview import (
+    UPDATE,
+    Planned,
+    Planner,
+    Preview,
+    Previewer,
+)
+from kyverno_mp.background.generate.register import Register
 from kyverno_mp.background.generating import policies as of_cel
 from kyverno_mp.background.generating.policies import (
     GENERATING_POLICIES,
@@ -30,7 +37,9 @@ from kyverno_mp.background.generating.policies import (
 )
 from kyverno_mp.background.generating.preview import GeneratingPreviewer
 from kyverno_mp.background.generating.register import Register as CelRegister
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import (
     CLUSTER_POLICIES,
     POLICIES,
@@ -39,15 +48,6 @@ from kyverno_mp.background.policies import (
     ready_policy,
     stored_policy,
 )
-from kyverno_mp.background.preview import (
-    UPDATE,
-    Planned,
-    Planner,
-    Preview,
-    Previewer,
-)
-from kyverno_mp.background.register import Register
-from kyverno_mp.background.triggers import Triggers
 from kyverno_mp.cli.cluster.access import Cluster
 from kyverno_mp.cli.cluster.preview import (
     PreviewCommand,

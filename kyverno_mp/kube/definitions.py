@@ -1,8 +1,8 @@
 """Distinguish a kind that does not exist from one that is not served at the moment.
 
 Room: kube. Takes: a Client, a Resource of a CustomResourceDefinition. Gives:
-check_undefined, find_defined. Next: background/cel_policies.py, cleanup/exceptions.py.
-May touch: the API server through kube/rest.py.
+check_undefined, find_defined. Next: background/mutate/cel_policies.py,
+cleanup/exceptions.py. May touch: the API server through kube/rest.py.
 Source: Kubernetes API concepts; docs/behaviour/controllers 14.
 
 K8S: the server answers 404 for both, e.g. while a definition is being replaced or stops

@@ -499,6 +499,13 @@ BACKGROUND_CONTESTED: Final = Family(
     "Times that a generated object was left as it is for a while, because others change"
     " it each time it is synchronised.",
 )
+BACKGROUND_UNWATCHED: Final = Family(
+    "kyverno_mp_background_unwatched_kinds",
+    "gauge",
+    (),
+    "Kinds of objects that GeneratingPolicies generate and nobody watches, because"
+    " there are too many or the API server refuses it; counted for each policy.",
+)
 DASHBOARD_REQUESTS: Final = Family(
     "kyverno_mp_dashboard_requests_total",
     "counter",
@@ -548,7 +555,7 @@ RECORDED: Final = (
     *(REPORTED, REPORTED_WAITING, REPORTED_AGE, REPORTED_OBJECTS),
     *(REPORTS_EVALUATED, REPORTS_WRITES, REPORTS_LEFT_OUT, REPORTS_DROPPED),
     *(REPORTS_WAITING, REPORTS_OBJECTS, REPORTS_SCAN),
-    BACKGROUND_CONTESTED,
+    *(BACKGROUND_CONTESTED, BACKGROUND_UNWATCHED),
     *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
     *(DASHBOARD_REQUESTS, DASHBOARD_LEFT_OUT),
     *(REPORTS_STALENESS, REPORTS_STAGES),

@@ -1,6 +1,7 @@
 """A parent of the processes of the background path: each line starts one, forked, warm.
 
-Takes: lines ``pool URL``, ``writer URL FOLDER`` and ``worker URL FOLDER FIRST COUNT``.
+Takes: lines ``pool URL``, ``writer URL FOLDER`` and ``worker URL FOLDER KIND FIRST
+COUNT``, where KIND is that of the policy.
 Gives: the id of each process, one a line. May touch: processes; they end with it.
 
 - pool: the background pool, as if it held the lease.
@@ -18,10 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
+
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.start import run
 from kyverno_mp.egress.kinds import LiveKinds
+from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
+from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.access import at_url
 from kyverno_mp.kube.apply import Objects
@@ -30,13 +35,15 @@ from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.leader.triggers.writer import TriggerWriter
 from kyverno_mp.process.supervision.parent_death import die_with_parent
-from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.queues.journal import LOST, TRIGGERS, Journal, JournalReader
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.triggers.lost import LostPolicies
 from kyverno_mp.webhook.triggers.sink import TriggerSink
-from tests.fuzz.bench import Bench
+from tests.fuzz.bench import Bench, review
 from tests.unit.cleanup.cluster import Recorded
+from tests.unit.webhook.test_cel_policies import asked, compiled
+from tests.unit.webhook.test_generating_policies import Server
 
 Json = Any
 POOL_USER: Final = "system:serviceaccount:kyverno:kyverno-background-controller"
@@ -59,6 +66,26 @@ spec:
       synchronize: true
       data: {data: {number: "{{request.object.metadata.name}}"}}
 """
+CEL_POLICY: Final = """
+apiVersion: policies.kyverno.io/v1beta1
+kind: GeneratingPolicy
+metadata: {name: p}
+spec:
+  matchConstraints:
+    objectSelector: {matchLabels: {numbered: "yes"}}
+    resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [CREATE, UPDATE]
+      resources: [secrets]
+  evaluation: {synchronize: {enabled: true}}
+  generate:
+  - expression: >-
+      generator.apply("a", [{"apiVersion": dyn("v1"), "kind": dyn("ConfigMap"),
+      "metadata": dyn({"name": "out-" + object.metadata.name}),
+      "data": dyn({"number": object.metadata.name})}])
+"""
+POLICY_OF: Final = {"ClusterPolicy": POLICY, "GeneratingPolicy": CEL_POLICY}
 _SECRETS: Final = core("secrets")
 _ROOM: Final = 100_000
 
@@ -74,11 +101,16 @@ def folders(folder: str) -> tuple[Path, Path]:
 def pool(url: str) -> None:
     """Work until killed."""
     client = Client(Pool(at_url(url)), "pool")
-    objects = LiveObjects(client, LiveKinds(lambda: None, client))
+    kinds = LiveKinds(lambda: None, client)
+    objects = LiveObjects(client, kinds)
+    cel = CelPorts(
+        resources=LiveResources(lambda: client, kinds.plural_of),
+        namespaces=LiveNamespaces(lambda _name: None, client),
+    )
     recorded = Recorded()
     dependencies = BackgroundDependencies(
         client=client,
-        cluster_data=ClusterData(objects=objects, scopes=objects),
+        cluster_data=ClusterData(objects=objects, scopes=objects, cel=cel),
         events=recorded,
         metrics=recorded,
         settings=Settings(namespace="kyverno", background_workers=2),
@@ -97,7 +129,7 @@ def writer(url: str, folder: str) -> None:
         time.sleep(0.01 if one.step() else 0.1)
 
 
-def worker(url: str, folder: str, first: str, count: str) -> None:
+def worker(url: str, folder: str, kind: str, first: str, count: str) -> None:
     """Review and store numbered Secrets; one that is not stored is not accepted."""
     triggers, lost = folders(folder)
     records = NoRecords()
@@ -106,13 +138,26 @@ def worker(url: str, folder: str, first: str, count: str) -> None:
     )
     journal = Journal.claim(triggers, _ROOM, TRIGGERS.ring_bytes)
     sink = TriggerSink(journal, records, time.time_ns, policies)
-    bench = Bench(POLICY, triggers=sink, background_user=POOL_USER)
+    ask = _service(kind, sink, Path(folder))
     objects = Objects(Client(Pool(at_url(url)), "worker"))
     for number in range(int(first), int(first) + int(count)):
         raw = secret(number)
-        answer = bench.ask(raw, name=raw["metadata"]["name"], namespace="a")
-        assert answer["allowed"]
+        assert ask(raw, name=raw["metadata"]["name"], namespace="a")["allowed"]
         _store(objects, raw)
+
+
+def _service(kind: str, sink: TriggerSink, folder: Path) -> Callable[..., Json]:
+    """Return what reviews the creation of an object."""
+    if kind == "ClusterPolicy":
+        return Bench(POLICY, triggers=sink, background_user=POOL_USER).ask
+    found = compiled(yaml.safe_load(CEL_POLICY), has_background=True)
+    server = Server(found, folder, sink)
+
+    def ask(raw: Json, **changes: Json) -> Json:
+        request = review(raw, **changes)["request"]
+        return asked(server.service, "/gpol/p", **request)
+
+    return ask
 
 
 def _store(objects: Objects, raw: Json) -> None:

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.faults.generator import POLICY
-from tests.unit.background.world import POLICIES, new_cluster
+from tests.faults.generator import POLICY_OF
+from tests.unit.background.world import new_cluster
 from tests.unit.kube.fake_api import FakeApi, running, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -37,9 +37,11 @@ _PER_WORKER = 40
 class Family:
     """The processes of one API server and one folder of journals."""
 
-    def __init__(self, api: FakeApi, folder: Path) -> None:
+    def __init__(self, api: FakeApi, folder: Path, kind: str) -> None:
+        """``kind``: of the policy that generates."""
         self.api = api
         self.folder = folder
+        self.kind = kind
         self._parent = subprocess.Popen(
             [sys.executable, "-m", "tests.faults.generator"],
             stdin=subprocess.PIPE,
@@ -52,11 +54,26 @@ class Family:
         """Start a process and return its id."""
         assert self._parent.stdin is not None
         assert self._parent.stdout is not None
-        where = [] if role == "pool" else [self.folder]
+        where = {"pool": [], "writer": [self.folder]}.get(
+            role, [self.folder, self.kind]
+        )
         line = " ".join(map(str, (role, self.api.url, *where, *words)))
         self._parent.stdin.write(f"{line}\n")
         self._parent.stdin.flush()
         return int(self._parent.stdout.readline())
+
+    def put_up(self) -> None:
+        """Begin again, with an empty cluster."""
+        with self.api.lock:
+            self.api.objects.clear()
+        self.api.compact()
+        new_cluster(self.api)
+        raw = yaml.safe_load(POLICY_OF[self.kind])
+        raw["metadata"]["generation"] = 1
+        plural = {"ClusterPolicy": "clusterpolicies"}.get(
+            self.kind, "generatingpolicies"
+        )
+        self.api.put(f"/apis/{raw['apiVersion']}/{plural}/p", **raw)
 
     def admit(self, first: int, count: int) -> None:
         """Let a worker review triggers, and wait until it did."""
@@ -172,25 +189,17 @@ def check(api: FakeApi) -> None:
         assert data == {"number": name.removeprefix("out-")}
 
 
-def put_up(api: FakeApi) -> None:
-    with api.lock:
-        api.objects.clear()
-    api.compact()
-    new_cluster(api)
-    raw = yaml.safe_load(POLICY)
-    raw["metadata"]["generation"] = 1
-    api.put(f"{POLICIES}/p", **raw)
-
-
 @pytest.fixture
 def api() -> Iterator[FakeApi]:
     with running() as server:
         yield server
 
 
-@pytest.fixture
-def family(api: FakeApi, tmp_path: Path) -> Iterator[Family]:
-    one = Family(api, tmp_path)
+@pytest.fixture(params=list(POLICY_OF))
+def family(
+    api: FakeApi, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Family]:
+    one = Family(api, tmp_path, request.param)
     yield one
     one.close()
 
@@ -201,7 +210,7 @@ def test_a_kill_at_any_request_of_the_pool(
     """Each request from the start of a term to the end of its work."""
     step, first = 1, 0
     while True:
-        put_up(api)
+        family.put_up()
         family.folder = tmp_path / str(step)
         family.admit(first, FEW)
         writer = family.start("writer")
@@ -222,7 +231,7 @@ def test_a_kill_at_any_request_of_the_writer(
     """Records are taken after their requests are stored; some are stored twice."""
     step, first = 1, 0
     while True:
-        put_up(api)
+        family.put_up()
         family.folder = tmp_path / str(step)
         family.admit(first, FEW)
         reached = family.kill_at(step, "writer")
@@ -239,7 +248,7 @@ def test_kills_at_random(api: FakeApi, family: Family) -> None:
 
     Between two kills the API server fails, too.
     """
-    put_up(api)
+    family.put_up()
     choice = random.Random(SEED)
     seen = [0]
     api.on_request = lambda _method, _target: seen.__setitem__(0, seen[0] + 1)

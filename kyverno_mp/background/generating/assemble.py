@@ -5,27 +5,32 @@ GeneratingParts. Next: background/start.py. May touch: nothing before it is star
 Source: docs/pools.md 1.
 """
 
+import logging
 import re
+import threading
 from collections.abc import Callable
 from typing import Any, Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
 from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.policies import GeneratingPolicies
 from kyverno_mp.background.generating.register import Register
 from kyverno_mp.background.generating.run import Generating
-from kyverno_mp.background.generating.watches import Watches, follow_recorded
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.generating.watches import Watches
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import policy_key
-from kyverno_mp.background.triggers import Triggers
+from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
+from kyverno_mp.telemetry.families import BACKGROUND_UNWATCHED
 
+_log = logging.getLogger(__name__)
 _FAILING: Final = 3
 _NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
@@ -45,6 +50,7 @@ class GeneratingParts:
     ) -> None:
         """``submit`` queues a task, ``add_policy`` the key of a policy."""
         settings = dependencies.settings
+        self._dependencies = dependencies
         self._add_policy = add_policy
         self.policies = GeneratingPolicies(dependencies.client, settings.exceptions_in)
         self.register = Register(
@@ -77,6 +83,9 @@ class GeneratingParts:
             informer.on_change(add_policy)
         self._adopted: set[str] = set()
         self._is_following = False
+        self._following = threading.Lock()
+        self._told: dict[str, tuple[str, float]] = {}
+        """What was told of a policy whose objects nobody watches, and when."""
 
     def adopt(self) -> None:
         """Do what is due: follow the recorded kinds, reconcile recorded policies.
@@ -109,7 +118,32 @@ class GeneratingParts:
 
     def _follow(self) -> None:
         """Follow what is recorded; ``adopt`` tries again after a failure."""
-        self._is_following = follow_recorded(self.watches, self.register.kinds)
+        # The newest record is followed last.
+        with self._following:
+            try:
+                self.watches.follow(self.register.written())
+            except DependencyError as error:
+                _log.warning(error.message)
+                self._is_following = False
+            else:
+                self._is_following = True
+
+    def tell(self) -> None:
+        """Tell of each policy which of its objects nobody watches."""
+        unwatched = self.watches.unwatched()
+        events, metrics = self._dependencies.events, self._dependencies.metrics
+        metrics.hold(BACKGROUND_UNWATCHED, (), float(sum(map(len, unwatched.values()))))
+        now_s = self._dependencies.clock.monotonic_s()
+        again_s = now_s - self._dependencies.settings.background_scan_interval_s
+        for policy in self._told.keys() - unwatched.keys():
+            del self._told[policy]
+        for policy, kinds in unwatched.items():
+            text = ", ".join(f"{kind} ({reason})" for kind, reason in kinds.items())
+            told, at_s = self._told.get(policy, ("", 0.0))
+            stored = self.policies.get(policy)
+            if stored is not None and (told != text or at_s < again_s):
+                self._told[policy] = text, now_s
+                PolicyRecorder(stored, events, metrics).unwatched(text)
 
     def _dropped(self, policy: str) -> None:
         """Sync a policy of which a task found no place in the queue."""

@@ -14,9 +14,9 @@ from kyverno_mp.background.generating.policies import (
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.wanted import Collector
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import request_of
 from kyverno_mp.background.results import Wanted
-from kyverno_mp.background.triggers import request_of
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import BACKGROUND_RULE_S_MAX

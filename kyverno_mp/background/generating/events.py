@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.generating.existing import ExistingTriggers
 from kyverno_mp.background.generating.labels import owner_of, policy_selector
 from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
-from kyverno_mp.background.generating.register import Entry, Register
+from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
+from kyverno_mp.background.objects.deletion import delete_data
+from kyverno_mp.background.objects.downstream import Downstream
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import (
@@ -34,9 +35,7 @@ from kyverno_mp.background.update_request import (
     Trigger,
 )
 from kyverno_mp.errors import InputError
-from kyverno_mp.program.generate.labels import SOURCE_UID
 from kyverno_mp.queues.reconcile import Result
-from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
@@ -135,10 +134,7 @@ class GeneratingEvents:
 
         Also while it does not synchronise: it may again.
         """
-        known = self._register.of(ready.name)
-        if known.kinds:
-            entry = Entry(ready.deletes_with_policy, known.kinds)
-            self._register.record(ready.name, entry)
+        self._register.set_deletes(ready.name, deletes=ready.deletes_with_policy)
 
     def _gone(self, key: str) -> Result:
         """Delete what a policy generated, if it is gone for certain."""
@@ -150,56 +146,65 @@ class GeneratingEvents:
         if entry.deletes:
             self._delete(key, entry, refusals)
         refusals.tell()
-        self._register.record(key, None)
+        self._register.remove(key)
         self._policies.forget(policy_key(key))
         self.forget_sync(key)
         return Result()
 
     def _delete(self, policy: str, entry: Entry, refusals: Refusals) -> None:
-        selector = policy_selector(policy)
-        kinds = [(one.api_version, one.kind) for one in entry.kinds]
-        with refusals.kept():
-            for found in self._downstream.find(selector, kinds, policy_key(policy)[0]):
-                if found.labels.get(SOURCE_UID):
-                    # KYVERNO: clones stay when their policy goes.
-                    continue
-                with refusals.kept():
-                    if self._downstream.delete(found, selector):
-                        deleted = ("deleted",)
-                        self._dependencies.metrics.count(BACKGROUND_WRITES, deleted)
+        delete_data(
+            self._downstream,
+            self._dependencies.metrics,
+            policy_selector(policy),
+            [one[:2] for one in entry.kinds],
+            refusals,
+            policy_key(policy)[0],
+        )
 
     def _tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
         triggers: dict[str, Trigger] = {}
         existing: dict[str, Trigger] = {}
         claims: Claims = {}
         if ready.ir.synchronizes:
-            triggers = self._of_downstream(ready, refusals, claims)
+            triggers = self._of_downstream(ready, refusals, claims, forgets=True)
         if ready.ir.generates_existing:
             existing = self._existing.triggers(ready, refusals.add)
         yield from _tasks(ready, triggers, existing, claims)
 
     def _of_downstream(
-        self, ready: ReadyGenerating, refusals: Refusals, claims: Claims
+        self,
+        ready: ReadyGenerating,
+        refusals: Refusals,
+        claims: Claims,
+        *,
+        forgets: bool = False,
     ) -> dict[str, Trigger]:
         """Return the triggers of what the policy generated.
 
         ``claims`` gets what names a trigger, unless this pool has written some of it.
+
+        ``forgets``: kinds without objects, if none was ever written.
         """
         found: dict[str, Trigger] = {}
         written: set[str] = set()
-        entry = self._register.of(ready.name)
-        kinds = [(one.api_version, one.kind) for one in entry.kinds]
-        with refusals.kept():
-            selector = policy_selector(ready.name)
-            namespace = ready.stored.key[0]
-            for one in self._downstream.find(selector, kinds, namespace):
-                owner = owner_of(one.labels)
-                if owner is not None:
-                    key = owner[1].key
-                    found[key] = owner[1]
-                    claims.setdefault(key, set()).add(one.place)
-                    if self._downstream.is_written(one):
-                        written.add(key)
+        selector = policy_selector(ready.name)
+        empty: list[GeneratedKind] = []
+        for kind in self._register.of(ready.name).kinds:
+            with refusals.kept():
+                listed = list(
+                    self._downstream.find(selector, [kind[:2]], ready.stored.key[0])
+                )
+                empty += [kind] * (not listed)
+                for one in listed:
+                    owner = owner_of(one.labels)
+                    if owner is not None:
+                        key = owner[1].key
+                        found[key] = owner[1]
+                        claims.setdefault(key, set()).add(one.place)
+                        if self._downstream.is_written(one):
+                            written.add(key)
+        if forgets:
+            self._register.forget(ready.name, empty)
         for key in written:
             del claims[key]
         return found

@@ -8,14 +8,14 @@ Source: docs/behaviour/cel 12d; Kyverno pkg/policy/gpol.go (getGpolTriggers).
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
-import msgspec
-
 from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.existing import listed_triggers
 from kyverno_mp.background.generating.policies import ReadyGenerating
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.triggers import identity_of, is_ending, request_of
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import identity_of, request_of
 from kyverno_mp.background.update_request import CEL_GENERATE, Task, Trigger
 from kyverno_mp.errors import (
     DependencyError,
@@ -24,7 +24,7 @@ from kyverno_mp.errors import (
     KubeRefused,
 )
 from kyverno_mp.kube.resource import Resource
-from kyverno_mp.kube.watch import WatchScope, list_all
+from kyverno_mp.kube.watch import WatchScope
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.telemetry.log import fields
 from kyverno_mp.values.jsonvalue import Json
@@ -54,29 +54,15 @@ class ExistingTriggers:
                 continue
             scope = WatchScope(resource=resource, namespace=namespace)
             try:
-                self._list(scope, policy, found)
+                found |= listed_triggers(
+                    self.dependencies.client,
+                    scope,
+                    partial(self._matches, policy, resource),
+                )
             except (KubeRefused, KubeNotFound) as error:
                 _log.warning(error.message, extra=fields(policy=policy.name))
                 on_refused(error)
         return found
-
-    def _list(
-        self, scope: WatchScope, policy: ReadyGenerating, found: dict[str, Trigger]
-    ) -> None:
-        resource = scope.resource
-
-        def take(raw: msgspec.Raw) -> None:
-            # K8S: items of a list carry neither kind nor apiVersion.
-            one: Json = {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                **msgspec.json.decode(raw),
-            }
-            if not is_ending(one) and self._matches(policy, resource, one):
-                trigger = identity_of(one)
-                found[trigger.key] = trigger
-
-        list_all(self.dependencies.client, scope, take)
 
     def _matches(self, policy: ReadyGenerating, resource: Resource, raw: Json) -> bool:
         constraints = policy.ir.constraints

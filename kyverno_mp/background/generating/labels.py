@@ -14,7 +14,7 @@ two policies of one name do not delete each other's objects.
 from collections.abc import Mapping
 from typing import Final
 
-from kyverno_mp.background.labels import Selector, trigger_of
+from kyverno_mp.background.objects.labels import trigger_of
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.program.generate.labels import (
     KYVERNO,
@@ -103,8 +103,3 @@ def owner_of(labels: Mapping[str, str]) -> tuple[str, Trigger] | None:
         return None
     namespace = labels.get(POLICY_NAMESPACE, "")
     return (f"{namespace}/{name}" if namespace else name), trigger
-
-
-def is_of(selector: Selector, labels: Mapping[str, str]) -> bool:
-    """Return whether labels are those of the policy of a selector."""
-    return all(labels.get(name) == value for name, value in selector.items())

@@ -12,7 +12,13 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.background.policies import StoredPolicy, policy_key, policy_name
+from kyverno_mp.background.policies import (
+    PolicyMetadata,
+    StoredPolicy,
+    kept_policy,
+    policy_key,
+    policy_name,
+)
 from kyverno_mp.compiler.cel_kinds.policies import (
     EXCEPTION_NAMES_OF_GENERATING,
     compile_generating_with,
@@ -59,17 +65,8 @@ _UPDATE: Final = "UPDATE"
 _ANY: Final = "*"
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    generation: int = 0
-    creation_timestamp: str = ""
-    deletion_timestamp: str = ""
-
-
 class _Head(msgspec.Struct):
-    metadata: _Metadata
+    metadata: PolicyMetadata
 
 
 _HEAD: Final = msgspec.json.Decoder(_Head)
@@ -77,16 +74,7 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 
 def stored_policy(resource: Resource, raw: bytes | msgspec.Raw) -> StoredPolicy | None:
     """Read a policy; None while it is being deleted. Raises: msgspec.DecodeError."""
-    metadata = _HEAD.decode(raw).metadata
-    if metadata.deletion_timestamp:
-        return None
-    return StoredPolicy(
-        kind=resource.kind,
-        key=(metadata.namespace, metadata.name),
-        uid=metadata.uid,
-        metadata_generation=metadata.generation,
-        raw=bytes(raw),
-    )
+    return kept_policy(resource, _HEAD.decode(raw).metadata, raw)
 
 
 class ReadyGenerating(msgspec.Struct, frozen=True):

@@ -12,14 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import (
-    CREATED,
-    KEPT,
-    UPDATED,
-    Done,
-    Downstream,
-    Found,
-)
+from kyverno_mp.background.generate.preview import CREATE, Cause, Planner, Preview
 from kyverno_mp.background.generating.evaluate import Evaluation
 from kyverno_mp.background.generating.events import GeneratingEvents
 from kyverno_mp.background.generating.existing import ExistingTriggers
@@ -29,11 +22,18 @@ from kyverno_mp.background.generating.policies import (
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
 from kyverno_mp.background.generating.run import Generating
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.labels import Selector
-from kyverno_mp.background.preview import CREATE, Cause, Planner, Preview
+from kyverno_mp.background.objects.downstream import (
+    CREATED,
+    KEPT,
+    UPDATED,
+    Done,
+    Downstream,
+    Found,
+)
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.labels import Selector
+from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.triggers import Triggers
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import DependencyError, InputError
 from kyverno_mp.program.generate.pattern import Generated
@@ -89,11 +89,22 @@ class _Notes:
     def of(self, policy: str) -> Entry:
         return self._register.of(policy).with_kinds(self._added)
 
-    def add(
+    def begin(
         self, _policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
     ) -> bool:
         del deletes
         self._added += kinds
+        return False
+
+    def end(
+        self,
+        _policy: str,
+        _kinds: Iterable[GeneratedKind],
+        *,
+        written: Iterable[GeneratedKind],
+        deletes: bool,
+    ) -> bool:
+        del written, deletes
         return False
 
 

@@ -7,33 +7,34 @@ server through kube/apply.py.
 Source: docs/behaviour/cel 12d (generating); docs/background.md.
 
 The kinds are known only when the expressions have run. Without the record, a replica
-that takes over would watch nothing, and what a deleted policy generated would stay.
+that takes over would watch nothing, and what a deleted policy generated would stay. A
+kind is recorded before its first object is written, because a holder may be killed
+between the two; it is watched from that write on, and forgotten if none succeeds.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.kube.apply import Objects
-from kyverno_mp.kube.resource import Resource
+from kyverno_mp.background.record import Record
 from kyverno_mp.kube.rest import Client
-from kyverno_mp.values.jsonvalue import Json
 
-NAME: Final = "kyverno-mp-background"
-_CONFIG_MAPS: Final = Resource(
-    group="", version="v1", plural="configmaps", kind="ConfigMap"
-)
 _KEY: Final = "generating-policies.json"
 
 
 class GeneratedKind(NamedTuple):
-    """A kind of generated objects; ``is_cloned``: some have a source."""
+    """A kind of generated objects.
+
+    ``is_cloned``: some have a source. ``is_planned``: perhaps none was ever written.
+    """
 
     api_version: str
     kind: str
     is_cloned: bool = False
+    is_planned: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -43,22 +44,23 @@ class Entry(msgspec.Struct, frozen=True):
     kinds: tuple[GeneratedKind, ...] = ()
 
     def with_kinds(self, kinds: Iterable[GeneratedKind]) -> "Entry":
-        """Return the record with more kinds."""
-        found = {(one.api_version, one.kind): one.is_cloned for one in self.kinds}
+        """Return the record with more kinds; what was written stays so."""
+        found = {one[:2]: one for one in self.kinds}
         for one in kinds:
-            key = (one.api_version, one.kind)
-            found[key] = found.get(key, False) or one.is_cloned
-        merged = tuple(GeneratedKind(*key, cloned) for key, cloned in found.items())
-        return Entry(self.deletes, merged)
+            known = found.get(one[:2], one)
+            found[one[:2]] = one._replace(
+                is_cloned=known.is_cloned or one.is_cloned,
+                is_planned=known.is_planned and one.is_planned,
+            )
+        return Entry(self.deletes, tuple(found.values()))
 
 
 NOTHING: Final = Entry()
-_Entries = dict[str, Entry]
-_DECODER: Final = msgspec.json.Decoder(_Entries)
+_DECODER: Final = msgspec.json.Decoder(dict[str, Entry])
 
 
 class Register:
-    """The record, read once per term; threads may share it."""
+    """The record; threads may share it."""
 
     def __init__(
         self,
@@ -68,104 +70,111 @@ class Register:
         on_change: Callable[[], None],
     ) -> None:
         """``on_change`` is called after each change of the record."""
-        self._objects = Objects(client, guard)
-        self._key = (namespace, NAME)
+        self._record = Record(client, namespace, guard, _KEY, _DECODER)
         self._lock = threading.Lock()
-        self._entries: _Entries | None = None
+        self._writing: Counter[tuple[str, str, str]] = Counter()
+        """How many threads write objects, by policy and kind."""
         self._on_change = on_change
 
     def policies(self) -> list[str]:
         """Return the recorded policies. Raises: DependencyError."""
         with self._lock:
-            return sorted(self._read())
+            return sorted(self._record.read())
 
     def of(self, policy: str) -> Entry:
         """Return what is recorded for a policy. Raises: DependencyError."""
         with self._lock:
-            return self._read().get(policy, NOTHING)
+            return self._record.read().get(policy, NOTHING)
 
-    def kinds(self) -> set[GeneratedKind]:
-        """Return what is recorded for any policy, one row for each kind.
+    def written(self) -> dict[str, list[GeneratedKind]]:
+        """Return the kinds of which objects were written, by policy.
 
         Raises: DependencyError.
         """
         with self._lock:
-            entries = list(self._read().values())
-        merged = NOTHING
-        for entry in entries:
-            merged = merged.with_kinds(entry.kinds)
-        return set(merged.kinds)
+            return {
+                policy: [one for one in entry.kinds if not one.is_planned]
+                for policy, entry in self._record.read().items()
+            }
 
-    def record(self, policy: str, entry: Entry | None) -> None:
-        """Replace a policy's record; no call when it stays the same.
+    def set_deletes(self, policy: str, *, deletes: bool) -> None:
+        """Record whether objects go with their policy, if it has any.
 
         Raises: DependencyError, LeaseLost.
         """
         with self._lock:
-            changed = self._replace(policy, entry)
+            known = self._record.read().get(policy)
+            if known is not None:
+                self._record.replace(policy, Entry(deletes, known.kinds))
+
+    def remove(self, policy: str) -> None:
+        """Remove a policy's record. Raises: DependencyError, LeaseLost."""
+        with self._lock:
+            changed = self._record.replace(policy, None)
         if changed:
             self._on_change()
 
-    def add(
+    def begin(
         self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
     ) -> bool:
-        """Record kinds before their first object; return whether some were not there.
+        """Record kinds before objects are written; return whether some are new.
+
+        Raises: DependencyError, LeaseLost: then nothing has begun.
+        """
+        kinds = [one._replace(is_planned=True) for one in kinds]
+        if not kinds:
+            return False
+        with self._lock:
+            is_new = self._add(policy, kinds, deletes=deletes)
+            self._writing.update((policy, *one[:2]) for one in kinds)
+        return is_new
+
+    def end(
+        self,
+        policy: str,
+        kinds: Iterable[GeneratedKind],
+        *,
+        written: Iterable[GeneratedKind],
+        deletes: bool,
+    ) -> bool:
+        """Record what may have been written; return whether some is new.
+
+        The policy, and its record with it, may have gone meanwhile. ``kinds``: what has
+        begun. Raises: DependencyError, LeaseLost.
+        """
+        begun = [(policy, *one[:2]) for one in kinds]
+        if not begun:
+            return False
+        with self._lock:
+            self._writing.subtract(begun)
+            # Those that are zero go.
+            self._writing += Counter()
+            is_new = self._add(policy, written, deletes=deletes)
+        if is_new:
+            self._on_change()
+        return is_new
+
+    def forget(self, policy: str, kinds: Iterable[GeneratedKind]) -> None:
+        """Forget kinds of which there are no objects, if none was ever written.
 
         Raises: DependencyError, LeaseLost.
         """
+        gone = {one[:2] for one in kinds}
         with self._lock:
-            known = self._read().get(policy)
-            before = known or Entry(deletes)
-            wanted = before.with_kinds(kinds)
-            if known == wanted:
-                return False
-            self._replace(policy, wanted)
-        self._on_change()
-        return True
+            known = self._record.read().get(policy)
+            if known is None:
+                return
+            kept = tuple(
+                one
+                for one in known.kinds
+                if not (one.is_planned and one[:2] in gone)
+                or self._writing[policy, *one[:2]]
+            )
+            self._record.replace(policy, Entry(known.deletes, kept) if kept else None)
 
-    def _replace(self, policy: str, entry: Entry | None) -> bool:
-        known = self._read()
-        if known.get(policy) == entry:
-            return False
-        changed = {name: one for name, one in known.items() if name != policy}
-        if entry is not None:
-            changed[policy] = entry
-        try:
-            self._write(changed)
-        except BaseException:
-            # Whether it was written is not known.
-            self._entries = None
-            raise
-        self._entries = changed
-        return True
-
-    def _read(self) -> _Entries:
-        if self._entries is None:
-            found = self._objects.find(_CONFIG_MAPS, self._key)
-            text = ((found or {}).get("data") or {}).get(_KEY, "{}")
-            self._entries = _decoded(text)
-        return self._entries
-
-    def _write(self, entries: _Entries) -> None:
-        text = msgspec.json.encode(entries, order="sorted").decode()
-
-        def edit(raw: Json) -> Json:
-            return {**raw, "data": {**(raw.get("data") or {}), _KEY: text}}
-
-        if self._objects.change(_CONFIG_MAPS, self._key, edit) is None:
-            namespace, name = self._key
-            raw: Json = {
-                "apiVersion": "v1",
-                "kind": "ConfigMap",
-                "metadata": {"name": name, "namespace": namespace},
-                "data": {_KEY: text},
-            }
-            self._objects.create(_CONFIG_MAPS, raw)
-
-
-def _decoded(text: str) -> _Entries:
-    """Read the record. One that was damaged by hand deletes nothing."""
-    try:
-        return _DECODER.decode(text)
-    except msgspec.DecodeError:
-        return {}
+    def _add(
+        self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
+    ) -> bool:
+        known = self._record.read().get(policy)
+        wanted = (known or Entry(deletes)).with_kinds(kinds)
+        return bool(wanted.kinds) and self._record.replace(policy, wanted)

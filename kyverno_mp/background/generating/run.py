@@ -9,7 +9,6 @@ As for generate rules, what happens follows from what there is now: the trigger,
 policy, the objects that its expressions read.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,13 +17,6 @@ from typing import Final, Protocol
 from msgspec.structs import replace
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import (
-    CONTESTED,
-    CREATED,
-    KEPT,
-    Done,
-    Found,
-)
 from kyverno_mp.background.generating.evaluate import Evaluated, Evaluation
 from kyverno_mp.background.generating.labels import (
     policy_selector,
@@ -35,7 +27,19 @@ from kyverno_mp.background.generating.policies import (
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind
-from kyverno_mp.background.labels import Selector
+from kyverno_mp.background.objects.downstream import (
+    OTHERS,
+    Done,
+    Found,
+)
+from kyverno_mp.background.objects.labels import Selector
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    is_ending,
+    stored_trigger,
+    undeleted,
+    version_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -47,13 +51,6 @@ from kyverno_mp.background.outcome import (
 )
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.triggers import (
-    Triggers,
-    is_ending,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.kube.resource import Key
@@ -99,10 +96,20 @@ class Record(Protocol):
     def of(self, policy: str) -> Entry:
         """Return what is recorded for a policy."""
 
-    def add(
+    def begin(
         self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
     ) -> bool:
-        """Record kinds before their first object; return whether some were new."""
+        """Record kinds before objects are written; return whether some are new."""
+
+    def end(
+        self,
+        policy: str,
+        kinds: Iterable[GeneratedKind],
+        *,
+        written: Iterable[GeneratedKind],
+        deletes: bool,
+    ) -> bool:
+        """Record what may have been written; return whether some is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +181,6 @@ class Generating:
             return NOT_DELETED
         if task.seen_version and version_of(live) == task.seen_version:
             return NOT_STORED
-        if task.gone_source:
-            return self._source_gone(task, policy, live)
         if not policy.ir.synchronizes:
             return self._generate(task, policy, live)
         return self._align(task, policy, live)
@@ -188,30 +193,25 @@ class Generating:
         return self._write_all(evaluated)
 
     def _align(self, task: Task, policy: ReadyGenerating, trigger: Json) -> Outcome:
-        """Write the wanted objects, and delete the trigger's other objects."""
-        evaluated = self.evaluation.evaluate(task, policy, trigger)
+        """Write the wanted objects, and delete the trigger's other objects.
+
+        That the policy fails without a source that is gone is expected: then the
+        clones of this source are deleted.
+        """
+        try:
+            evaluated = self.evaluation.evaluate(task, policy, trigger)
+        except ExpressionFailed:
+            if not task.gone_sources:
+                raise
+            return self._replace(
+                task,
+                policy,
+                None,
+                lambda one: one.labels.get(SOURCE_UID) in task.gone_sources,
+            )
         if not self._is_known(task, evaluated, trigger):
             return DONE
         return self._replace(task, policy, evaluated, lambda _one: True)
-
-    def _source_gone(
-        self, task: Task, policy: ReadyGenerating, trigger: Json
-    ) -> Outcome:
-        """Delete the clones of a source that was deleted; another may be in its place.
-
-        That the policy fails without its source is expected.
-        """
-        evaluated: Evaluated | None = None
-        with contextlib.suppress(ExpressionFailed):
-            evaluated = self.evaluation.evaluate(task, policy, trigger)
-        if not self._is_known(task, evaluated, trigger):
-            return DONE
-        return self._replace(
-            task,
-            policy,
-            evaluated,
-            lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
-        )
 
     def _is_known(self, task: Task, evaluated: Evaluated | None, trigger: Json) -> bool:
         """Return whether a trigger that labels name was ever one.
@@ -273,17 +273,30 @@ class Generating:
         """
         policy, wanted = evaluated.policy, evaluated.wanted
         created: list[Generated] = []
+        objects = wanted.objects if policy.ir.synchronizes else ()
+        kinds = {_kind_of(one) for one in objects}
+        deletes = policy.deletes_with_policy
         # What is not recorded would stay when its policy goes unseen.
-        is_new = self._record(policy, wanted.objects)
+        is_new = self.register.begin(policy.name, kinds, deletes=deletes)
+        written: list[GeneratedKind] = []
         pauses, refusals = [], Refusals()
         try:
             for one in wanted.objects:
+                # An answer that is lost may be that of a write.
+                written.append(_kind_of(one))
+                pause_s = None
                 with refusals.kept():
-                    pauses.append(self._write(policy, one, created))
+                    pause_s = self._write(policy, one, created)
+                if pause_s is None:
+                    written.pop()
+                else:
+                    pauses.append(pause_s)
         finally:
             # The policy, and its record with it, may have gone during the writes.
-            is_new = self._record(policy, wanted.objects) or is_new
-            if is_new:
+            ended = self.register.end(
+                policy.name, kinds, written=kinds & {*written}, deletes=deletes
+            )
+            if is_new or ended:
                 self.on_recorded(policy.stored.key)
         refusals.tell()
         results = self.dependencies.results
@@ -292,45 +305,21 @@ class Generating:
         later = [pause_s for pause_s in pauses if pause_s]
         return contested(min(later)) if later else APPLIED
 
-    def _record(self, policy: ReadyGenerating, objects: list[Generated]) -> bool:
-        """Record the kinds of objects that follow; return whether some are new."""
-        if not objects or not policy.ir.synchronizes:
-            return False
-        kinds = [
-            GeneratedKind(
-                one.target.api_version,
-                one.target.kind,
-                SOURCE_UID in one.resource["metadata"]["labels"],
-            )
-            for one in objects
-        ]
-        return self.register.add(policy.name, kinds, deletes=policy.deletes_with_policy)
-
     def _write(
         self, policy: ReadyGenerating, one: Generated, created: list[Generated]
-    ) -> float:
-        """Write an object; return how long to leave it alone."""
+    ) -> float | None:
+        """Write an object; return how long to leave it alone, None if it is others'."""
         done = self.downstream.write(
             one,
             synchronizes=policy.ir.synchronizes,
             server_side=False,
             owned=policy_selector(policy.name),
         )
-        if done.action == KEPT:
-            return 0.0
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        if done.action == CONTESTED:
-            recorder.put_off()
-            return done.pause_s
-        is_new = done.action == CREATED
-        created += [one] * is_new
-        rule = policy.ir.policy.name
-        recorder.generated(rule, one, is_new=is_new)
-        if done.is_contest:
-            recorder.contested(rule, one, done.rival)
-        return 0.0
+        pause_s = recorder.wrote(policy.ir.policy.name, one, done, created)
+        return None if done.action == OTHERS else pause_s
 
     def _delete(
         self, task: Task, policy: ReadyGenerating, is_stale: Callable[[Found], bool]
@@ -354,3 +343,8 @@ class Generating:
                         if self.downstream.delete(one, selector):
                             recorder.deleted()
         refusals.tell()
+
+
+def _kind_of(one: Generated) -> GeneratedKind:
+    is_cloned = SOURCE_UID in one.resource["metadata"]["labels"]
+    return GeneratedKind(one.target.api_version, one.target.kind, is_cloned)

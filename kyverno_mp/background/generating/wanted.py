@@ -2,7 +2,7 @@
 
 Room: background. Takes: calls of ``generator.apply``. Gives: Collector, a GeneratorPort
 that creates nothing. Next: background/generating/run.py writes the objects.
-May touch: discovery, through background/kinds.py.
+May touch: discovery, through background/objects/kinds.py.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (GenerateResources).
 
 Upstream creates each object while the expression runs; here all are written when every
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from kyverno_mp.background.generating.labels import LABEL_PREFIX, labels_of
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.content import OF_THE_SERVER
+from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.limits import GENERATED_OBJECTS_MAX
@@ -21,16 +22,6 @@ from kyverno_mp.program.generate.pattern import Generated
 from kyverno_mp.program.generate.target import DownstreamTarget
 from kyverno_mp.values.jsonvalue import Json
 
-_OF_STORED: Final = (
-    "uid",
-    "selfLink",
-    "creationTimestamp",
-    "managedFields",
-    "resourceVersion",
-    "generation",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-)
 _OWNERS: Final = "ownerReferences"
 
 
@@ -106,7 +97,7 @@ class Collector:
         if metadata.get("namespace") not in (None, "", namespace):
             # K8S: an owner is in the namespace of what it owns.
             metadata.pop(_OWNERS, None)
-        for name in (*_OF_STORED, "namespace"):
+        for name in (*OF_THE_SERVER, "namespace"):
             metadata.pop(name, None)
         if namespace:
             metadata["namespace"] = namespace

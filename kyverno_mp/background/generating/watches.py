@@ -10,28 +10,31 @@ registered for them; as upstream, a watch for each kind notices changes. Only me
 travels. What is written is decided by evaluating the policy again, not by a copy.
 """
 
-import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.background.downstream import Downstream, Found
 from kyverno_mp.background.generating.labels import GENERATED_TEXT, owner_of
+from kyverno_mp.background.generating.quota import Place, chosen
 from kyverno_mp.background.generating.register import GeneratedKind
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.downstream import Downstream, Found
+from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.update_request import CEL_GENERATE, Task
-from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
-from kyverno_mp.limits import GENERATED_KINDS_MAX
+from kyverno_mp.limits import GENERATED_KINDS_MAX, GENERATED_KINDS_OF_NAMESPACE_MAX
 from kyverno_mp.program.generate.labels import SOURCE_UID
 
-_log = logging.getLogger(__name__)
 _FAILING: Final = 3
+_TOO_MANY: Final = (
+    f"more than {GENERATED_KINDS_MAX} kinds are generated, or more than"
+    f" {GENERATED_KINDS_OF_NAMESPACE_MAX} by the policies of a namespace"
+)
 
 
 class _Known(NamedTuple):
@@ -40,11 +43,13 @@ class _Known(NamedTuple):
     uid: str
     version: str
     labels: dict[str, str] | None
+    is_ending: bool = False
 
 
 class _Metadata(msgspec.Struct, rename="camel"):
     uid: str = ""
     resource_version: str = ""
+    deletion_timestamp: str = ""
     labels: dict[str, str] | None = None
 
 
@@ -59,8 +64,12 @@ def _known(raw: msgspec.Raw) -> _Known:
     metadata = _HEAD.decode(raw).metadata
     labels = metadata.labels or {}
     is_generated = owner_of(labels) is not None
-    version = metadata.resource_version
-    return _Known(metadata.uid, version, labels if is_generated else None)
+    return _Known(
+        metadata.uid,
+        metadata.resource_version,
+        labels if is_generated else None,
+        is_ending=bool(metadata.deletion_timestamp),
+    )
 
 
 class Watches:
@@ -82,24 +91,34 @@ class Watches:
         self._on_dropped = on_dropped
         self._lock = threading.Lock()
         self._watches: dict[tuple[str, str], _Watch] = {}
+        self._places: dict[str, set[Place]] = {}
+        """What each policy generates."""
+        self._left_out: frozenset[Place] = frozenset()
+        """Kinds beyond the bounds."""
         self._is_stopped = False
-        self.left_out = 0
-        """Kinds beyond the bound."""
 
-    def follow(self, wanted: Iterable[GeneratedKind]) -> None:
-        """Watch these kinds, and no others. Raises: DependencyError."""
-        found: dict[tuple[str, str], tuple[Resource, bool]] = {}
-        for one in sorted(wanted):
-            resource = self._kinds.of_kind(one.api_version, one.kind)
-            if resource is not None:
-                key = (resource.group, resource.plural)
-                is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
-                found[key] = resource, is_cloned
-        self.left_out = max(0, len(found) - GENERATED_KINDS_MAX)
-        kept = dict(list(found.items())[:GENERATED_KINDS_MAX])
+    def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> None:
+        """Watch the kinds of these policies, and no others, as far as there is room.
+
+        Raises: DependencyError.
+        """
+        found: dict[Place, tuple[Resource, bool]] = {}
+        places: dict[str, set[Place]] = {}
+        for policy, kinds in sorted(wanted.items()):
+            for one in sorted(kinds):
+                resource = self._kinds.of_kind(one.api_version, one.kind)
+                if resource is not None:
+                    key = (resource.group, resource.plural)
+                    is_cloned = one.is_cloned or found.get(key, (resource, False))[1]
+                    found[key] = resource, is_cloned
+                    places.setdefault(policy, set()).add(key)
+        watched = chosen(places)
+        kept = {key: one for key, one in found.items() if key in watched}
         with self._lock:
             if self._is_stopped:
                 return
+            self._places = places
+            self._left_out = frozenset(found) - watched
             ended = [
                 self._watches.pop(key)
                 for key, watch in list(self._watches.items())
@@ -136,25 +155,58 @@ class Watches:
             for one in self.informers
             if one.failures >= _FAILING
         ]
-        if self.left_out:
+        if self._left_out:
             found.append(
-                f"{self.left_out} generated kinds above the limit of"
-                f" {GENERATED_KINDS_MAX} are not watched"
+                f"{len(self._left_out)} generated kinds above the limit of"
+                f" {GENERATED_KINDS_MAX}, or {GENERATED_KINDS_OF_NAMESPACE_MAX} for a"
+                " namespace, are not watched"
             )
         return found
+
+    def unwatched(self) -> dict[str, dict[str, str]]:
+        """Return why kinds of a policy are not watched, by their plural names."""
+        with self._lock:
+            reasons = dict.fromkeys(self._left_out, _TOO_MANY)
+            for key, watch in self._watches.items():
+                if watch.informer.failures >= _FAILING:
+                    reasons[key] = watch.informer.last_error
+            places = dict(self._places)
+        found = {
+            policy: {
+                ".".join(filter(None, reversed(key))): reasons[key]
+                for key in sorted(keys & reasons.keys())
+            }
+            for policy, keys in places.items()
+        }
+        return {policy: kinds for policy, kinds in found.items() if kinds}
 
     @property
     def client(self) -> Client:
         """The client of the informers."""
         return self._client
 
-    def is_own(self, found: Found) -> bool:
-        """Return whether nobody changed an object since it was written here."""
-        return self._downstream.is_own(found)
+    def appeared(self, found: Found) -> None:
+        """Submit what follows if others changed an object before it was seen here."""
 
-    def is_changed(self, found: Found) -> bool:
-        """Return whether an object that was written here has another version now."""
-        return self._downstream.is_changed(found)
+        def decide() -> None:
+            if self._downstream.is_changed(found):
+                self.add(found)
+
+        self._downstream.when_written(found, decide)
+
+    def changed(self, before: Found, now: Found) -> None:
+        """Submit what follows from a change, unless it was made here."""
+
+        def decide() -> None:
+            if not self._downstream.is_own(now):
+                self.add(before)
+
+        self._downstream.when_written(now, decide)
+
+    def gone(self, found: Found) -> None:
+        """Submit what follows from a deletion, unless it was made here."""
+        if not self._downstream.is_deleted(found.uid):
+            self.add(found)
 
     def add(self, found: Found, *, gone_source: str = "") -> None:
         """Submit what follows from a change for the trigger that an object names."""
@@ -169,7 +221,7 @@ class Watches:
         task = Task(
             *(CEL_GENERATE, policy, policy.rpartition("/")[2], trigger),
             synchronizes=True,
-            gone_source=gone_source,
+            gone_sources=frozenset((gone_source,) if gone_source else ()),
             claims=None
             if self._downstream.is_written(found)
             else frozenset((found.place,)),
@@ -192,9 +244,14 @@ class _Watch:
         )
         self.informer: Informer[_Known] = Informer(watches.client, scope, _known)
         self.informer.on_change(self._changed)
+        self.informer.on_list(partial(self._listed, is_whole=False))
+        self.informer.on_notified(partial(self._listed, is_whole=True))
         self._seen: dict[Key, _Known] = {}
+        self._uids: set[str] = set()
         self._clones: dict[str, set[Key]] = {}
         """The keys of clones, by the uid of their source."""
+        self._is_whole = False
+        """Whether all objects of the last list are in ``_seen``."""
 
     def _changed(self, key: Key) -> None:
         """Act on a change that others made; in the informer's thread."""
@@ -202,16 +259,42 @@ class _Watch:
         self._remember(key, before, now)
         if before == now:
             return
+        if now is not None and self._is_whole:
+            self._lacks_source(key, now, before)
         if before is None:
-            if now is not None and now.labels and self._was_ours(key, now):
-                self._watches.add(self._found(key, now))
+            if now is not None and now.labels:
+                self._watches.appeared(self._found(key, now))
             return
         is_same = now is not None and now.uid == before.uid
-        if before.labels is not None and not (
-            now and is_same and self._is_own(key, now)
-        ):
-            self._watches.add(self._found(key, before))
+        if before.labels is not None:
+            known = self._found(key, before)
+            if now is None or not is_same or now.is_ending:
+                self._watches.gone(known)
+            else:
+                self._watches.changed(known, self._found(key, now))
         self._source_changed(before.uid, is_gone=not is_same)
+
+    def _listed(self, *, is_whole: bool) -> None:
+        """Look for the sources of all clones after each list.
+
+        They may have been deleted while nobody watched.
+        """
+        was_whole, self._is_whole = self._is_whole, is_whole
+        if was_whole or not is_whole:
+            return
+        for uid in [one for one in self._clones if one not in self._uids]:
+            if self.is_cloned:
+                self._source_changed(uid, is_gone=True)
+
+    def _lacks_source(self, key: Key, now: _Known, before: _Known | None) -> None:
+        """Act on a source that was deleted before its clone was seen.
+
+        KYVERNO: a clone is of the kind of its source.
+        """
+        source = _source_of(now)
+        is_known = before is not None and _source_of(before) == source
+        if self.is_cloned and source and source not in self._uids and not is_known:
+            self._watches.add(self._found(key, now), gone_source=source)
 
     def _source_changed(self, uid: str, *, is_gone: bool) -> None:
         for key in list(self._clones.get(uid, ())):
@@ -221,36 +304,26 @@ class _Watch:
                 self._watches.add(self._found(key, clone), gone_source=gone_source)
 
     def _remember(self, key: Key, before: _Known | None, now: _Known | None) -> None:
-        if before is not None and before.labels is not None:
-            source = before.labels.get(SOURCE_UID, "")
+        if before is not None:
+            source = _source_of(before)
             clones = self._clones.get(source, set())
             clones.discard(key)
             if not clones:
                 self._clones.pop(source, None)
+            self._uids.discard(before.uid)
         if now is None:
             self._seen.pop(key, None)
             return
         self._seen[key] = now
-        source = (now.labels or {}).get(SOURCE_UID, "")
+        self._uids.add(now.uid)
+        source = _source_of(now)
         if source:
             self._clones.setdefault(source, set()).add(key)
-
-    def _was_ours(self, key: Key, now: _Known) -> bool:
-        """Return whether others changed an object before its first event here."""
-        return self._watches.is_changed(self._found(key, now))
-
-    def _is_own(self, key: Key, now: _Known) -> bool:
-        return self._watches.is_own(self._found(key, now))
 
     def _found(self, key: Key, now: _Known) -> Found:
         return Found(self._resource, key, now.uid, now.version, now.labels or {})
 
 
-def follow_recorded(watches: Watches, kinds: Callable[[], set[GeneratedKind]]) -> bool:
-    """Watch what is recorded; return whether that succeeded."""
-    try:
-        watches.follow(kinds())
-    except DependencyError as error:
-        _log.warning(error.message)
-        return False
-    return True
+def _source_of(known: _Known) -> str:
+    """Return the uid of a clone's source, "" if it is none."""
+    return (known.labels or {}).get(SOURCE_UID, "")

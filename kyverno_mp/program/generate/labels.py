@@ -1,7 +1,8 @@
 """Name the labels of sources and of generated objects, and read them.
 
 Room: program.generate. Takes: labels of objects. Gives: Origin, TriggerIdentity. Next:
-program/changes.py, background/labels.py. May touch: nothing outside its arguments.
+program/changes.py, background/objects/labels.py. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/controllers 5.3.
 """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.background.triggers import identity_of
+from kyverno_mp.background.objects.triggers import identity_of
 from kyverno_mp.background.update_request import GENERATE, Task
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects

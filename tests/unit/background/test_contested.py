@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.background.written import REVERTS_AT_ONCE, Written
+from kyverno_mp.background.objects.written import REVERTS_AT_ONCE, Written
 from kyverno_mp.limits import BACKGROUND_WRITTEN_MAX
 from kyverno_mp.telemetry.families import BACKGROUND_CONTESTED
 from tests.unit.background.admission import User

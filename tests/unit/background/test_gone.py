@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.kinds import Kinds
 from tests.unit.background.world import (
     CONFIG_MAPS,
     POLICIES,

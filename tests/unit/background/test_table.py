@@ -223,6 +223,12 @@ def _source_renewed(play: Play) -> None:
     )
 
 
+def _source_gone_unheld(play: Play) -> None:
+    play.term.stop()
+    play.user.delete(_SOURCE)
+    play.term = play.take_over()
+
+
 def _source_stays(play: Play) -> None:
     play.user.refused_delete(_SOURCE)
 
@@ -298,6 +304,7 @@ _EVENTS: dict[str, Callable[[Play], None]] = {
     "source's change refused": _source_kept,
     "source deleted": _source_gone,
     "source deleted and created again": _source_renewed,
+    "source deleted while nobody held the lease": _source_gone_unheld,
     "source deletion refused": _source_stays,
     "rule changed": _rule_changed,
     "target of the rule changed": _moved,

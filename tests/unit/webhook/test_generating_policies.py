@@ -30,6 +30,7 @@ from kyverno_mp.snapshot.generating_policies import (
 from kyverno_mp.snapshot.policies import PoliciesWriter
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.webhook.http_errors import HttpError
+from kyverno_mp.webhook.ports import Triggers
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.service import Service
@@ -78,7 +79,9 @@ class Recorded:
 class Server:
     """A worker's service over the snapshot of some documents."""
 
-    def __init__(self, found: PolicySet, folder: Path) -> None:
+    def __init__(
+        self, found: PolicySet, folder: Path, triggers: Triggers | None = None
+    ) -> None:
         content = PoliciesWriter().encode(
             found.cel.get(GENERATING_POLICIES, ()),
             generation=1,
@@ -105,7 +108,7 @@ class Server:
             Dependencies(
                 records=StubRecords(),
                 monotonic_ns=time.monotonic_ns,
-                triggers=self.triggers,
+                triggers=triggers or self.triggers,
                 background_user="system:serviceaccount:k:background",
             ),
             handlers_of(StubEvaluate(None), cel_generate=lambda: planner),

@@ -1,8 +1,8 @@
 """Keep the list of resources that the API server serves, for triggers and downstreams.
 
-Room: background. Takes: a Client. Gives: Kinds. Next: background/triggers.py,
-background/downstream.py. May touch: the API server through kube/discovery.py, the
-clock.
+Room: background. Takes: a Client. Gives: Kinds. Next: background/objects/triggers.py,
+background/objects/downstream.py. May touch: the API server through kube/discovery.py,
+the clock.
 Source: docs/behaviour/controllers 5.4.
 """
 

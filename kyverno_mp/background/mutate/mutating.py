@@ -13,29 +13,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kyverno_mp.background.cel_policies import (
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.failure import Failure
+from kyverno_mp.background.generate.lost import CLOCK_SKEW_NS, written_ns
+from kyverno_mp.background.mutate.cel_policies import (
     ReadyMutatingPolicy,
     StoredMutatingPolicies,
 )
-from kyverno_mp.background.cel_targets import Target, Targets
-from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.failure import Failure
-from kyverno_mp.background.lost import CLOCK_SKEW_NS, written_ns
+from kyverno_mp.background.mutate.cel_targets import Target, Targets
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    awaited_trigger,
+    request_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
-    NO_TRIGGER,
-    NOT_STORED,
     Outcome,
 )
 from kyverno_mp.background.recorder import MUTATE
-from kyverno_mp.background.triggers import (
-    Triggers,
-    request_of,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import CEL_MUTATE, StoredRequest, Task
 from kyverno_mp.errors import (
     Error,
@@ -103,16 +99,9 @@ class MutatingRunner:
         policy = self.policies.ready(task.policy)
         if policy is None or not policy.ir.mutates_existing:
             return DONE
-        waits = undeleted(task, self.triggers)
+        trigger, waits = awaited_trigger(task, self.triggers)
         if waits is not None:
             return waits
-        trigger = stored_trigger(task)
-        if trigger is None:
-            trigger = self.triggers.find(task.trigger)
-            if trigger is None:
-                return NO_TRIGGER
-            if task.seen_version and version_of(trigger) == task.seen_version:
-                return NOT_STORED
         request = self._request_of(task, trigger)
         facts = self._facts(request)
         facts.runtime.begin_policy(policy, is_tenant=bool(policy.ir.policy.namespace))

@@ -17,14 +17,21 @@ from typing import Final
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import (
-    CONTESTED,
-    CREATED,
-    KEPT,
+from kyverno_mp.background.generate.register import Register
+from kyverno_mp.background.objects.downstream import (
     Downstream,
     Found,
 )
-from kyverno_mp.background.labels import trigger_selector
+from kyverno_mp.background.objects.labels import trigger_selector
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    assumed_operation,
+    is_ending,
+    request_of,
+    stored_trigger,
+    undeleted,
+    version_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -37,17 +44,7 @@ from kyverno_mp.background.outcome import (
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.register import Register
 from kyverno_mp.background.results import Objects, Wanted
-from kyverno_mp.background.triggers import (
-    Triggers,
-    assumed_operation,
-    is_ending,
-    request_of,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import (
     DependencyError,
@@ -124,7 +121,7 @@ class Generator:
                 task, policy, rule, stored
             )
         live = self.triggers.find(task.trigger)
-        if task.gone_source:
+        if task.gone_sources:
             return self._source_gone(task, policy, rule, live)
         if task.is_whole:
             return self._align(task, policy, rule, live)
@@ -238,20 +235,10 @@ class Generator:
             synchronizes=rule.synchronizes,
             server_side=policy.server_side_apply,
         )
-        if done.action == KEPT:
-            return 0.0
         recorder = PolicyRecorder(
             policy.stored, self.dependencies.events, self.dependencies.metrics
         )
-        if done.action == CONTESTED:
-            recorder.put_off()
-            return done.pause_s
-        is_new = done.action == CREATED
-        new += [one] * is_new
-        recorder.generated(rule.name, one, is_new=is_new)
-        if done.is_contest:
-            recorder.contested(rule.name, one, done.rival)
-        return 0.0
+        return recorder.wrote(rule.name, one, done, new)
 
     def _label(self, source: Json) -> None:
         """Let admission notice changes of a source from the version on that was read.
@@ -307,7 +294,7 @@ class Generator:
             policy,
             rule,
             wanted,
-            lambda one: one.labels.get(SOURCE_UID) == task.gone_source,
+            lambda one: one.labels.get(SOURCE_UID) in task.gone_sources,
         )
 
     def _align(
@@ -373,7 +360,7 @@ class Generator:
     def _delete_named(self, task: Task) -> None:
         """Delete what a request of upstream names, as far as its labels are the rule's.
 
-        Others see to the objects of a policy that is gone: background/policy_events.py.
+        Others see to the objects of a policy that is gone: policy_events.py.
         """
         if task.request is None or not task.deletes:
             return

@@ -1,7 +1,7 @@
 """Name the labels by which a generated object knows its policy, rule and trigger.
 
 Room: background. Takes: labels of objects. Gives: the selectors for them.
-Next: background/downstream.py, background/policy_events.py.
+Next: background/objects/downstream.py, background/generate/policy_events.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 5.3, 5.6.
 """

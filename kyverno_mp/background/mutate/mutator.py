@@ -11,24 +11,20 @@ from typing import Final, NamedTuple
 
 from kyverno_mp.background.caches import Caches, PolicyChanged
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import (
+    Triggers,
+    assumed_operation,
+    awaited_trigger,
+    request_of,
+)
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
-    NO_TRIGGER,
-    NOT_STORED,
     Outcome,
 )
 from kyverno_mp.background.policies import MutateRule, ReadyPolicy
 from kyverno_mp.background.recorder import PolicyRecorder
-from kyverno_mp.background.triggers import (
-    Triggers,
-    assumed_operation,
-    request_of,
-    stored_trigger,
-    undeleted,
-    version_of,
-)
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed, KubeConflict, KubeNotFound
 from kyverno_mp.kube.apply import Objects, key_of
@@ -99,16 +95,9 @@ class Mutator:
         rule = policy.mutates.get(task.rule) if policy is not None else None
         if policy is None or rule is None:
             return DONE
-        waits = undeleted(task, self.triggers)
+        trigger, waits = awaited_trigger(task, self.triggers)
         if waits is not None:
             return waits
-        trigger = stored_trigger(task)
-        if trigger is None:
-            trigger = self.triggers.find(task.trigger)
-            if trigger is None:
-                return NO_TRIGGER
-            if task.seen_version and version_of(trigger) == task.seen_version:
-                return NOT_STORED
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._mutate(task, policy, rule, trigger)

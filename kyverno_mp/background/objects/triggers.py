@@ -1,7 +1,7 @@
 """Read triggers live, and make of one the request that its rules evaluate.
 
 Room: background. Takes: a Task. Gives: Triggers; the trigger's state; a program
-Request. Next: background/generate.py, background/mutate.py.
+Request. Next: background/generate/generator.py, background/mutate/mutator.py.
 May touch: the API server through kube/apply.py.
 Source: docs/behaviour/controllers 5.4 step 1; docs/pools.md 3 (triggers are read live).
 """
@@ -12,8 +12,14 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.outcome import IS_ENDING, NOT_DELETED, Outcome
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.outcome import (
+    IS_ENDING,
+    NO_TRIGGER,
+    NOT_DELETED,
+    NOT_STORED,
+    Outcome,
+)
 from kyverno_mp.background.update_request import Task, Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound
 from kyverno_mp.ir.rules import RuleIR
@@ -244,6 +250,24 @@ def undeleted(task: Task, triggers: Triggers) -> Outcome | None:
     if live is None:
         return None
     return IS_ENDING if is_ending(live) else NOT_DELETED
+
+
+def awaited_trigger(task: Task, triggers: Triggers) -> tuple[Json, Outcome | None]:
+    """Return the trigger of a mutation, or what has to be waited for.
+
+    Raises: DependencyError.
+    """
+    waits = undeleted(task, triggers)
+    if waits is not None:
+        return None, waits
+    trigger = stored_trigger(task)
+    if trigger is not None:
+        return trigger, None
+    trigger = triggers.find(task.trigger)
+    if trigger is None:
+        return None, NO_TRIGGER
+    is_old = task.seen_version and version_of(trigger) == task.seen_version
+    return trigger, NOT_STORED if is_old else None
 
 
 def identity_of(raw: Json) -> Trigger:

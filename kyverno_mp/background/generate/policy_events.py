@@ -15,22 +15,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
-from kyverno_mp.background.labels import rule_selector, trigger_of
+from kyverno_mp.background.generate.register import Register, RuleKinds
+from kyverno_mp.background.objects.deletion import delete_data
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import (
     GenerateRule,
     ReadyPolicy,
     policy_key,
 )
 from kyverno_mp.background.refusals import Refusals
-from kyverno_mp.background.register import Register, RuleKinds
 from kyverno_mp.background.stored import StoredPolicies
 from kyverno_mp.background.update_request import GENERATE, MUTATE, Task, Trigger
 from kyverno_mp.errors import InputError
-from kyverno_mp.program.generate.labels import SOURCE_UID, Origin
+from kyverno_mp.program.generate.labels import Origin
 from kyverno_mp.queues.reconcile import Result
-from kyverno_mp.telemetry.families import BACKGROUND_WRITES
 from kyverno_mp.telemetry.log import fields
 
 _log = logging.getLogger(__name__)
@@ -208,16 +208,13 @@ class PolicyEvents:
         kinds: list[tuple[str, str]] | None,
         refusals: Refusals,
     ) -> None:
-        selector = rule_selector(origin)
-        with refusals.kept():
-            for found in self._downstream.find(selector, kinds):
-                if found.labels.get(SOURCE_UID):
-                    # Clones stay when their rule is removed.
-                    continue
-                with refusals.kept():
-                    if self._downstream.delete(found, selector):
-                        deleted = ("deleted",)
-                        self._dependencies.metrics.count(BACKGROUND_WRITES, deleted)
+        delete_data(
+            self._downstream,
+            self._dependencies.metrics,
+            rule_selector(origin),
+            kinds,
+            refusals,
+        )
 
     def _tasks(self, ready: ReadyPolicy, refusals: Refusals) -> Iterator[Task]:
         """Yield what has to be done for the triggers of a policy.

@@ -1,8 +1,8 @@
 """Read MutatingPolicies and their exceptions as they are stored, and link them.
 
 Room: background. Takes: a Client, the key of a policy. Gives: StoredMutatingPolicies,
-ReadyMutatingPolicy. Next: background/mutating.py. May touch: the API server through
-kube/apply.py and kube/watch.py.
+ReadyMutatingPolicy. Next: background/mutate/mutating.py. May touch: the API server
+through kube/apply.py and kube/watch.py.
 Source: docs/behaviour/cel 10.1; docs/background.md (MutatingPolicies).
 
 A policy is read live for each UpdateRequest, because admission may know a newer one

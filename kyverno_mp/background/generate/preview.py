@@ -14,20 +14,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from kyverno_mp.background.content import bare, has_same_content, over
-from kyverno_mp.background.downstream import Downstream, Found
 from kyverno_mp.background.existing import Existing
-from kyverno_mp.background.generate import Generator, place_of
-from kyverno_mp.background.labels import (
+from kyverno_mp.background.generate.generator import Generator, place_of
+from kyverno_mp.background.generate.register import Register
+from kyverno_mp.background.objects.content import bare, has_same_content, over
+from kyverno_mp.background.objects.downstream import Downstream, Found
+from kyverno_mp.background.objects.labels import (
     Selector,
     rule_selector,
     selects,
     trigger_of,
     trigger_selector,
 )
+from kyverno_mp.background.objects.triggers import Triggers, is_ending
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy, StoredPolicy
-from kyverno_mp.background.register import Register
-from kyverno_mp.background.triggers import Triggers, is_ending
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
 from kyverno_mp.errors import DependencyError, InputError, KubeRefused
 from kyverno_mp.kube.apply import Objects, key_of

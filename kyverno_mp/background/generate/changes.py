@@ -15,10 +15,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kyverno_mp.background.downstream import Downstream
-from kyverno_mp.background.labels import trigger_of
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.labels import trigger_of
+from kyverno_mp.background.objects.triggers import Triggers, is_ending, version_of
 from kyverno_mp.background.outcome import IS_ENDING, NOT_STORED, Outcome
-from kyverno_mp.background.triggers import Triggers, is_ending, version_of
 from kyverno_mp.background.update_request import (
     GENERATE,
     SOURCE,
@@ -78,7 +78,7 @@ class Changes:
                 deletes=bool(gone),
                 request=one,
                 synchronizes=True,
-                gone_source=gone,
+                gone_sources=frozenset((gone,) if gone else ()),
             )
         yield from wanted.values()
 

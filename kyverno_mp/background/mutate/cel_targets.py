@@ -1,7 +1,8 @@
 """Find the existing objects that a MutatingPolicy changes.
 
 Room: background. Takes: MutatingPolicyIR; objects that an expression found. Gives:
-Targets. Next: background/mutating.py. May touch: the API server through kube, the log.
+Targets. Next: background/mutate/mutating.py. May touch: the API server through kube,
+the log.
 Source: docs/behaviour/controllers 5.7 (cel-mutate); Kyverno
 pkg/background/mpol/processor.go: collectGVK.
 
@@ -16,8 +17,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.triggers import is_ending
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.triggers import is_ending
 from kyverno_mp.background.update_request import Trigger
 from kyverno_mp.errors import ExpressionFailed, KubeNotFound
 from kyverno_mp.ir.admission_policy import ConstraintsIR

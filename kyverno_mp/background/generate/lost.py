@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
-from kyverno_mp.background.labels import rule_selector, trigger_of
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.labels import rule_selector, trigger_of
 from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.stored import StoredPolicies

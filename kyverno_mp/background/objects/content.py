@@ -1,7 +1,7 @@
 """Compare generated objects with what is stored, by what rules decide about.
 
 Room: background. Takes: objects as wanted and as stored. Gives: replacements, digests.
-Next: background/downstream.py, background/preview.py.
+Next: background/objects/downstream.py, background/generate/preview.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 5.4 (table).
 """
@@ -16,7 +16,7 @@ from kyverno_mp.kube.resource import Resource
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import same
 
-_OF_THE_SERVER: Final = (
+OF_THE_SERVER: Final = (
     "uid",
     "selfLink",
     "creationTimestamp",
@@ -44,7 +44,7 @@ def bare(raw: Json, wanted: Json) -> Json:
     metadata = {
         name: value
         for name, value in raw["metadata"].items()
-        if name not in _OF_THE_SERVER and value not in ({}, None)
+        if name not in OF_THE_SERVER and value not in ({}, None)
     }
     rest = {
         name: value

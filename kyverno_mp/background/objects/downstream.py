@@ -1,8 +1,8 @@
 """Create, update and delete generated objects, and write nothing when nothing changes.
 
 Room: background. Takes: an object as a rule wants it; the labels of objects to delete.
-Gives: Downstream. Next: background/generate.py, background/policy_events.py.
-May touch: the API server through kube.
+Gives: Downstream. Next: background/generate/generator.py,
+background/generate/policy_events.py. May touch: the API server through kube.
 Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.
 
 Only objects whose labels name the policy and the rule are deleted, each with the uid
@@ -17,22 +17,22 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.background.content import (
+from kyverno_mp.background.objects.content import (
     has_same_content,
     last_manager,
     over,
     shown,
     version_of,
 )
-from kyverno_mp.background.kinds import Kinds
-from kyverno_mp.background.labels import (
+from kyverno_mp.background.objects.kinds import Kinds
+from kyverno_mp.background.objects.labels import (
     Selector,
     selects,
     source_selector,
     text_of,
 )
+from kyverno_mp.background.objects.written import REVERTS_AT_ONCE, Written, is_newer
 from kyverno_mp.background.update_request import Place, Trigger
-from kyverno_mp.background.written import REVERTS_AT_ONCE, Written
 from kyverno_mp.errors import (
     ExpressionFailed,
     KubeConflict,
@@ -59,6 +59,8 @@ _ATTEMPTS: Final = 5
 CREATED: Final = "created"
 UPDATED: Final = "updated"
 KEPT: Final = "kept"
+OTHERS: Final = "others"
+"""It is not of the policy, so it is left as it is."""
 CONTESTED: Final = "contested"
 """Others change it again and again, so it is left as it is for a while."""
 
@@ -143,11 +145,23 @@ class Downstream:
         Raises: ExpressionFailed for an unknown kind; DependencyError.
         """
         resource, raw = self.resolved(wanted)
-        pause_s = self._written.pause_s(raw)
-        if pause_s:
-            return self._leave(resource, raw, pause_s)
-        if server_side:
-            return self._apply(resource, raw, synchronizes=synchronizes)
+        with self._written.writing(resource, raw):
+            pause_s = self._written.pause_s(raw)
+            if pause_s:
+                return self._leave(resource, raw, pause_s)
+            if server_side:
+                return self._apply(resource, raw, synchronizes=synchronizes)
+            return self._put(resource, raw, owned, synchronizes=synchronizes)
+
+    def _put(
+        self,
+        resource: Resource,
+        raw: Json,
+        owned: Selector | None,
+        *,
+        synchronizes: bool,
+    ) -> Done:
+        """Create an object, or replace it."""
         for _ in range(_ATTEMPTS):
             try:
                 made = self._objects.create(resource, raw)
@@ -182,8 +196,11 @@ class Downstream:
         live = self._objects.find(resource, key_of(raw))
         if live is None:
             return None
-        if self._is_wanted(live, raw) or not self._is_owned(live, raw, owned):
+        self._written.not_deleted(live["metadata"].get("uid"))
+        if self._is_wanted(live, raw):
             return Done(KEPT)
+        if not self._is_owned(live, raw, owned):
+            return Done(OTHERS)
         try:
             made = self._objects.replace(resource, over(live, raw))
         except (KubeConflict, KubeNotFound):
@@ -193,8 +210,10 @@ class Downstream:
     def _leave(self, resource: Resource, raw: Json, pause_s: float) -> Done:
         """Leave a contested object as it is; perhaps it is as it should be."""
         live = self._objects.find(resource, key_of(raw))
-        if live is not None and self._is_wanted(live, raw):
-            return Done(KEPT)
+        if live is not None:
+            self._written.not_deleted(live["metadata"].get("uid"))
+            if self._is_wanted(live, raw):
+                return Done(KEPT)
         return Done(CONTESTED, pause_s)
 
     def _is_owned(self, live: Json, raw: Json, owned: Selector | None) -> bool:
@@ -205,14 +224,25 @@ class Downstream:
         return selects(owned, labels) or self._written.is_ours(live, raw)
 
     def is_own(self, found: Found) -> bool:
-        """Return whether nobody changed an object since it was written here."""
+        """Return whether nobody changed an object since it was written here.
+
+        An older version is one that was seen when it was written.
+        """
         version = self._written.version(found.resource, found.key, found.uid)
-        return version == found.version
+        return bool(version) and not is_newer(found.version, version)
 
     def is_changed(self, found: Found) -> bool:
-        """Return whether an object that was written here has another version now."""
+        """Return whether an object that was written here has a newer version now."""
         version = self._written.version(found.resource, found.key, found.uid)
-        return version not in ("", found.version)
+        return bool(version) and is_newer(found.version, version)
+
+    def is_deleted(self, uid: str) -> bool:
+        """Return whether an object was deleted here, or is about to be."""
+        return self._written.is_deleted(uid)
+
+    def when_written(self, found: Found, decide: Callable[[], None]) -> None:
+        """Call ``decide`` when no write to an object is under way: mostly now."""
+        self._written.when_written(found.resource, found.key, decide)
 
     def is_written(self, found: Found) -> bool:
         """Return whether an object, whatever it is now, was written here."""
@@ -278,7 +308,16 @@ class Downstream:
 
         Raises: DependencyError, LeaseLost.
         """
-        self._written.forget(found.resource, found.key)
+        self._written.deleting(found.resource, found.key, found.uid)
+        is_deleted = False
+        try:
+            is_deleted = self._delete(found, selector)
+        finally:
+            if not is_deleted:
+                self._written.not_deleted(found.uid)
+        return is_deleted
+
+    def _delete(self, found: Found, selector: Selector) -> bool:
         current: Found | None = found
         for _ in range(_ATTEMPTS):
             if current is None or not selects(selector, current.labels):

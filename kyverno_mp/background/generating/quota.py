@@ -1,0 +1,35 @@
+"""Choose the kinds of generated objects that are watched, within bounds.
+
+Room: background. Takes: the kinds that each policy has generated. Gives: ``chosen``.
+Next: background/generating/watches.py. May touch: nothing outside its arguments.
+Source: docs/background.md (GeneratingPolicies).
+
+Cluster policies come first: who may create them may do anything. Then each namespace
+gets one kind, then each one its second, so that none uses up what is left.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from kyverno_mp.background.policies import policy_key
+from kyverno_mp.limits import GENERATED_KINDS_MAX, GENERATED_KINDS_OF_NAMESPACE_MAX
+
+Place: TypeAlias = tuple[str, str]
+"""Group and plural name of a resource."""
+
+
+def chosen(wanted: Mapping[str, Iterable[Place]]) -> frozenset[Place]:
+    """Return what is watched. ``wanted``: the resources by policy."""
+    by_namespace: dict[str, set[Place]] = {}
+    for policy, places in wanted.items():
+        by_namespace.setdefault(policy_key(policy)[0], set()).update(places)
+    found = set(sorted(by_namespace.pop("", ()))[:GENERATED_KINDS_MAX])
+    queues = [
+        sorted(places - found)[:GENERATED_KINDS_OF_NAMESPACE_MAX]
+        for _, places in sorted(by_namespace.items())
+    ]
+    for rank in range(GENERATED_KINDS_OF_NAMESPACE_MAX):
+        for queue in queues:
+            if rank < len(queue) and len(found) < GENERATED_KINDS_MAX:
+                found.add(queue[rank])
+    return frozenset(found)

@@ -1,0 +1,38 @@
+"""Delete what a policy, or a rule that is gone, has generated.
+
+Room: background. Takes: the labels and kinds of the objects. Gives: ``delete_data``.
+Next: background/generate/policy_events.py, background/generating/events.py. May touch:
+the API server through objects/downstream.py.
+Source: docs/behaviour/controllers 5.5; docs/background.md.
+"""
+
+from collections.abc import Collection
+
+from kyverno_mp.background.objects.downstream import Downstream
+from kyverno_mp.background.objects.labels import Selector
+from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.pool.sinks import Metrics
+from kyverno_mp.program.generate.labels import SOURCE_UID
+from kyverno_mp.telemetry.families import BACKGROUND_WRITES
+
+
+def delete_data(
+    downstream: Downstream,
+    metrics: Metrics,
+    selector: Selector,
+    kinds: Collection[tuple[str, str]] | None,
+    refusals: Refusals,
+    namespace: str = "",
+) -> None:
+    """Delete all but clones; what is refused stops nothing else.
+
+    ``namespace``: the only one, "" = everywhere. Raises: other DependencyErrors.
+    """
+    with refusals.kept():
+        for found in downstream.find(selector, kinds, namespace):
+            if found.labels.get(SOURCE_UID):
+                # KYVERNO: clones stay when their rule or policy goes.
+                continue
+            with refusals.kept():
+                if downstream.delete(found, selector):
+                    metrics.count(BACKGROUND_WRITES, ("deleted",))

@@ -1,0 +1,230 @@
+"""GeneratingPolicies: what the watches of generated objects lead to, and what not.
+
+A failure means: a policy writes without end, or clones outlive their source.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from kyverno_mp.background.objects.written import Written
+from kyverno_mp.kube.pool import Pool
+from kyverno_mp.kube.resource import core
+from kyverno_mp.kube.rest import Call, Client
+from kyverno_mp.limits import BACKGROUND_DECISIONS_MAX
+from tests.unit.background.generating_world import (
+    CEL,
+    CLONE,
+    CLONES,
+    DATA,
+    OUT,
+    SOURCE,
+    content,
+    generated,
+    held,
+    policy,
+    request,
+    source,
+    trigger,
+)
+from tests.unit.background.world import (
+    SECRETS,
+    Term,
+    new_cluster,
+    requests_left,
+    stored,
+)
+from tests.unit.kube.fake_api import FakeApi
+
+Json = Any
+RANDOM = DATA.replace('annotations["value"]', 'annotations["value"] + random()')
+RANDOM_NAMES = DATA.replace('"out"', '"out-" + random("[a-z]{12}")')
+ROUNDS = 20
+"""More than any change needs; a policy that never ends does not end here, either."""
+
+
+class LateAnswers(Client):
+    """Returns from a write when the watches have brought it."""
+
+    def __init__(self, api: FakeApi) -> None:
+        super().__init__(Pool(api.access), "late")
+        api.clients.append(self)
+        self.await_watches: Callable[[], None] = lambda: None
+
+    def call(self, call: Call, deadline_ns: int = 0) -> bytes:
+        answer = super().call(call, deadline_ns)
+        if call.method in ("POST", "PUT", "PATCH", "DELETE"):
+            self.await_watches()
+        return answer
+
+
+def settled(one: Term) -> bool:
+    """Do what is due for a while; return whether it came to an end."""
+    for _ in range(ROUNDS):
+        one.catch_up()
+        one.background.adopt()
+        done = one.background.policy_controllers.work_due()
+        if not done + one.background.controllers.work_due():
+            return True
+    return False
+
+
+def aged(api: FakeApi, path: str, raw: Json, day: str) -> Json:
+    """Say of an object when it was created."""
+    metadata = {**raw["metadata"], "creationTimestamp": f"{day}T00:00:00Z"}
+    return api.put(path, **{**raw, "metadata": metadata})
+
+
+@pytest.fixture(autouse=True)
+def cluster(api: FakeApi) -> None:
+    new_cluster(api)
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("text", [RANDOM, RANDOM_NAMES], ids=["content", "names"])
+def test_a_policy_that_never_generates_the_same(
+    api: FakeApi, text: str, *, is_late: bool
+) -> None:
+    """Each write of its own would be taken for a change, and lead to the next one."""
+    aged(api, f"{CEL}/generatingpolicies/p", policy(api, text), "2026-01-01")
+    client = LateAnswers(api)
+    path = "/api/v1/namespaces/a/pods/t"
+    with held(api, client=client) as one:
+        if is_late:
+            client.await_watches = one.catch_up
+        request(api, aged(api, path, trigger(api), "2026-01-02"))
+        assert settled(one)
+        raw = aged(api, path, trigger(api, value="2"), "2026-01-02")
+        request(api, raw, operation="UPDATE")
+        assert settled(one)
+    made = [key[3] for key in api.objects if key[2] == "configmaps"]
+    assert len([name for name in made if name.startswith("out")]) == 1
+    assert api.count("PUT .*/a/configmaps/") == (text == RANDOM)
+    assert api.count("POST .*/a/configmaps") == 2
+
+
+def test_a_change_of_others_during_a_write_is_followed(api: FakeApi) -> None:
+    """What others did while a write was under way would stay for an hour."""
+    policy(api)
+    client = LateAnswers(api)
+    with held(api, client=client) as one:
+        generated(api, one)
+
+        def change() -> None:
+            client.await_watches = lambda: None
+            raw = stored(api, OUT)
+            assert raw is not None
+            api.put(OUT, **{**raw, "data": {"from": "hand"}})
+            one.catch_up()
+
+        client.await_watches = change
+        request(api, trigger(api, value="2"), operation="UPDATE")
+        assert settled(one)
+    assert content(api) == "2"
+
+
+def test_changes_that_wait_for_a_write_are_bounded() -> None:
+    """Memory would grow with what others do while the API server does not answer."""
+    written = Written(lambda: 0.0)
+    decided: list[int] = []
+    maps, key = core("configmaps"), ("a", "out")
+    raw = {"metadata": {"namespace": "a", "name": "out"}}
+    with written.writing(maps, raw):
+        for number in range(BACKGROUND_DECISIONS_MAX + 1):
+            written.when_written(maps, key, partial(decided.append, number))
+        assert decided == [BACKGROUND_DECISIONS_MAX]
+    assert sorted(decided) == list(range(BACKGROUND_DECISIONS_MAX + 1))
+    written.when_written(maps, key, partial(decided.append, -1))
+    assert decided[-1] == -1
+
+
+BOTH = CLONES.replace(
+    'resource.get("v1", "secrets", "z", "source")',
+    'resource.get("v1", "secrets", "z", "source"),'
+    ' resource.get("v1", "secrets", "z", "other")',
+)
+OTHER = f"{SECRETS.format('z')}/other"
+OTHER_CLONE = f"{SECRETS.format('a')}/other"
+
+
+def put_other(api: FakeApi) -> None:
+    api.put(OTHER, apiVersion="v1", kind="Secret", data={"from": "1"})
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize("gone", [[SOURCE], [SOURCE, OTHER], [OTHER, SOURCE]])
+def test_sources_that_go_together(
+    api: FakeApi, gone: list[str], *, is_held: bool
+) -> None:
+    """The clones of all but the last one, or of all, would stay for ever."""
+    source(api)
+    put_other(api)
+    policy(api, BOTH)
+    with held(api) as one:
+        generated(api, one)
+        assert content(api, CLONE) == content(api, OTHER_CLONE) == "1"
+        if is_held:
+            for path in gone:
+                api.remove(path)
+            one.settle()
+    if not is_held:
+        # While nobody holds the lease.
+        for path in gone:
+            api.remove(path)
+        with held(api) as one:
+            one.settle()
+    assert stored(api, CLONE) is None
+    assert content(api, OTHER_CLONE) == (None if OTHER in gone else "1")
+
+
+def test_a_source_that_goes_and_a_trigger_that_changes(api: FakeApi) -> None:
+    """The later event would hide the earlier one, and the clone stay."""
+    source(api)
+    policy(api, CLONES, DATA)
+    with held(api) as one:
+        generated(api, one)
+        api.remove(SOURCE)
+        raw = stored(api, OUT)
+        assert raw is not None
+        api.put(OUT, **{**raw, "data": {"from": "hand"}})
+        one.settle()
+    assert stored(api, CLONE) is None
+
+
+def test_a_source_that_goes_before_its_clone_is_seen(api: FakeApi) -> None:
+    """A clone that was written a moment too late would stay for ever."""
+    source(api)
+    put_other(api)
+    policy(api, CLONES)
+    policy(api, CLONES.replace('"source")', '"other")'), name="q")
+
+    def remove(method: str, target: str) -> None:
+        if method == "POST" and target.startswith(SECRETS.format("a")):
+            api.remove(OTHER)
+
+    with held(api) as one:
+        raw = generated(api, one)
+        api.on_request = remove
+        request(api, raw, name="other", policy_name="q")
+        one.settle()
+    assert content(api, CLONE) == "1"
+    assert stored(api, OTHER_CLONE) is None
+
+
+def test_clones_stay_with_their_sources(api: FakeApi) -> None:
+    """A take-over would delete clones, or write them again."""
+    source(api)
+    put_other(api)
+    policy(api, BOTH)
+    with held(api) as one:
+        generated(api, one)
+    before = stored(api, CLONE), stored(api, OTHER_CLONE)
+    with held(api) as one:
+        one.settle()
+        api.drop_watches()
+        api.compact()
+        one.settle()
+    assert (stored(api, CLONE), stored(api, OTHER_CLONE)) == before
+    assert requests_left(api) == []
