@@ -28,6 +28,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Of the policies in CEL, at least; 0: the coordinator has none."""
     mutating_generation: int = 0
     """Of the MutatingPolicies, likewise."""
+    image_generation: int = 0
+    """Of the ImageValidatingPolicies, likewise."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
@@ -46,6 +48,8 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     problem: str = ""
     exceptions: tuple[tuple[bytes, tuple[str, ...]], ...] = ()
     waiting: tuple[bytes, ...] = ()
+    is_outage: bool = False
+    """Rows are errors because a registry could not be read; they are tried again."""
 
     def changed_from(self, before: bytes) -> list[int]:
         """Return which rows are not among those with fingerprints ``before``."""
@@ -62,6 +66,10 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
     generation: int
     objects: tuple[Evaluated, ...]
+    image_generation: int = 0
+    """Of the ImageValidatingPolicies, 0: they were not asked."""
+    counts: tuple[tuple[str, tuple[str, ...], int], ...] = ()
+    """What the evaluator counted meanwhile: the name of a family, labels, number."""
 
 
 ENCODER: Final = msgspec.msgpack.Encoder()

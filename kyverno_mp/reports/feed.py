@@ -71,7 +71,9 @@ class Item(msgspec.Struct, frozen=True):
 class Feed:
     """Objects by source, in order of arrival; any thread may call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_objects: int = 0) -> None:
+        """``batch_objects``: how many objects a batch has at most, 0 = usual."""
+        self._batch_objects = batch_objects or REPORTS_BATCH_OBJECTS
         self._changed = threading.Condition()
         self._waiting: dict[int, dict[Key, Item]] = {}
         """By the id of the source: a batch has objects of one kind."""
@@ -146,7 +148,7 @@ class Feed:
         same = self._waiting.pop(source)
         taken: list[Item] = []
         size = 0
-        while same and len(taken) < REPORTS_BATCH_OBJECTS:
+        while same and len(taken) < self._batch_objects:
             key = next(iter(same))
             if taken and size + len(same[key].raw) > REPORTS_BATCH_BYTES_MAX:
                 break

@@ -22,7 +22,12 @@ from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.dependencies import Evaluators
 from kyverno_mp.reports.writer import FOREIGN, SAME, Applied, Writer
-from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED
+from kyverno_mp.telemetry.families import (
+    DEFECTS,
+    IMAGE_CACHE,
+    REGISTRY_CALLS,
+    REPORTS_EVALUATED,
+)
 
 _log = logging.getLogger(__name__)
 NAME: Final = "reports-controller"
@@ -32,6 +37,10 @@ FAILED: Final = "failed"
 _LAGGING: Final = Evaluated(
     problem="the evaluator does not have the newest policies yet"
 )
+
+
+COUNTED: Final = {one.name: one for one in (IMAGE_CACHE, REGISTRY_CALLS)}
+"""What evaluators count, who have no page of metrics."""
 
 
 class Outcomes(Protocol):
@@ -108,7 +117,11 @@ class Dispatch:
         except StateError as error:
             self._give_up(current, error)
             return
-        is_behind = answer.generation < self._plan().generation
+        self._count(answer)
+        plan = self._plan()
+        is_behind = answer.generation < plan.generation or (
+            0 < answer.image_generation < plan.image_generation
+        )
         for item, evaluated in zip(current, answer.objects, strict=True):
             self._take(item, _LAGGING if is_behind else evaluated)
 
@@ -126,8 +139,14 @@ class Dispatch:
             plan.documents_of(resource),
             plan.cel_generation,
             plan.mutating_generation,
+            plan.image_generation,
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
+
+    def _count(self, answer: Answer) -> None:
+        for name, labels, number in answer.counts:
+            for _ in range(number):
+                self._metrics.count(COUNTED[name], labels)
 
     def _give_up(self, items: list[Item], error: StateError) -> None:
         """Find out which object of a batch evaluators die of."""
@@ -162,5 +181,8 @@ class Dispatch:
             self._metrics.count(REPORTS_EVALUATED, (FAILED,))
             self._outcomes.failed(item)
             return
-        self._outcomes.succeeded(item, is_written=is_written)
+        if evaluated.is_outage:
+            self._outcomes.failed(item)
+        else:
+            self._outcomes.succeeded(item, is_written=is_written)
         self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))
