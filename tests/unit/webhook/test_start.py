@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import json
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -152,11 +153,11 @@ def test_a_policy_comes_into_force_whatever_the_threads_are_at(pod: Pod) -> None
 
 def test_replaced_rules_are_freed_without_a_collection(pod: Pod) -> None:
     """Otherwise a worker keeps the rules of each change, or stops to find them."""
-    # Other tests may have left some.
-    others = _rules()
+    # Other tests of this process may have left rules, or threads that link some.
+    name = f"forbids-{uuid.uuid4()}"
     pod.publish(SETTINGS, *NAMES)
     for generation in range(1, 4):
-        forbids = encode_policy(compile_policy(_forbidding()))
+        forbids = encode_policy(compile_policy(_forbidding(name)))
         pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
         if generation == 1:
             pod.start()
@@ -166,24 +167,25 @@ def test_replaced_rules_are_freed_without_a_collection(pod: Pod) -> None:
     gc.collect()
     gc.disable()
     try:
-        forbids = encode_policy(compile_policy(_forbidding()))
+        forbids = encode_policy(compile_policy(_forbidding(name)))
         pod.publisher.publish(POLICIES, partial(_policies, policies=[forbids]))
         _until(pod, lambda: pod.serves() == 4)
-        _until(pod, partial(_freed, pod, len(others)))
+        _until(pod, partial(_freed, pod, name))
     finally:
         gc.enable()
 
 
-def _freed(pod: Pod, others: int) -> bool:
+def _freed(pod: Pod, policy: str) -> bool:
     assert pod.served is not None
     pod.served.tick()
     # Looking at all objects keeps them: release may have come across it.
     pod.loop.run_until_complete(asyncio.sleep(0.05))
-    return len(_rules()) == others + 1
+    return len(_rules(policy)) == 1
 
 
-def _rules() -> list[LinkedRule]:
-    return [each for each in gc.get_objects() if type(each) is LinkedRule]
+def _rules(policy: str) -> list[LinkedRule]:
+    found = [each for each in gc.get_objects() if type(each) is LinkedRule]
+    return [each for each in found if each.policy.name == policy]
 
 
 def _until(pod: Pod, is_so: Callable[[], bool]) -> None:
@@ -193,12 +195,12 @@ def _until(pod: Pod, is_so: Callable[[], bool]) -> None:
         pod.loop.run_until_complete(asyncio.sleep(0.01))
 
 
-def _forbidding() -> ClusterPolicy:
+def _forbidding(name: str = "forbids") -> ClusterPolicy:
     document = decode(
         {
             "apiVersion": "kyverno.io/v1",
             "kind": "ClusterPolicy",
-            "metadata": {"name": "forbids"},
+            "metadata": {"name": name},
             "spec": {
                 "rules": [
                     {
