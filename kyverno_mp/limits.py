@@ -775,6 +775,13 @@ REGISTRY_SCAN_CALL_S = 5
 """Time for one call of a scan to a registry, as long as upstream takes to connect; a
 layer that is read has some 100 KiB."""
 
+IMAGE_REASONS_MAX = 4
+"""Attestors of an ImageValidatingPolicy of which an answer says why they did not count;
+a policy has one or two."""
+
+IMAGE_REASON_CHARACTERS_MAX = 500
+"""Such a reason: the API server shows all of an answer to a user, in one line."""
+
 IMAGE_SCAN_READ_S = 10
 """Time in which a scan reads or verifies one thing about an image, log and trust root
 included: three of REGISTRY_SCAN_CALL_S, or most of what an object has."""

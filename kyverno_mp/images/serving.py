@@ -68,6 +68,24 @@ class Digests:
                 self._known.popitem(last=False)
 
 
+def timed(verified: Callable[[], Json], on_verified: OnVerified) -> Callable[[], Json]:
+    """Return what verifies, and tells how long that took and how it ended."""
+
+    def measured() -> Json:
+        begin_ns, word = monotonic_ns(), "failed"
+        try:
+            found = verified()
+            word = "verified"
+        except DependencyError:
+            word = "unavailable"
+            raise
+        finally:
+            on_verified((word,), (monotonic_ns() - begin_ns) / 1e9)
+        return found
+
+    return measured
+
+
 class ServedReview:
     """The images of one review."""
 
@@ -132,7 +150,11 @@ class ServedReview:
         def verified() -> Json:
             return self._review.verify(asked, deadline_ns)
 
-        return str(self._once("signature", asked, deadline_ns, self._timed(verified)))
+        return str(
+            self._once(
+                "signature", asked, deadline_ns, timed(verified, self._on_verified)
+            )
+        )
 
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
@@ -143,7 +165,7 @@ class ServedReview:
             return list(self._review.statements(asked, deadline_ns))
 
         found: list[dict[str, Json]] = self._once(
-            "statements", asked, deadline_ns, self._timed(verified)
+            "statements", asked, deadline_ns, timed(verified, self._on_verified)
         )
         return found
 
@@ -162,33 +184,7 @@ class ServedReview:
         key = self._key(kind, asked, deadline_ns) if cache and asked.use_cache else None
         if cache is None or key is None:
             return verified()
-        found = cache.get(key)
-        if found is not None:
-            return found
-        with cache.flight(key, deadline_ns):
-            # Another one may have verified it in the meantime.
-            found = cache.get(key)
-            if found is None:
-                self._review.valid_s()
-                found = verified()
-                # SAFETY: nothing is kept past the end of its certificates.
-                cache.put(key, found, self._review.valid_s())
-        return found
-
-    def _timed(self, verified: Callable[[], Json]) -> Callable[[], Json]:
-        def timed() -> Json:
-            begin_ns, word = monotonic_ns(), "failed"
-            try:
-                found = verified()
-                word = "verified"
-            except DependencyError:
-                word = "unavailable"
-                raise
-            finally:
-                self._on_verified((word,), (monotonic_ns() - begin_ns) / 1e9)
-            return found
-
-        return timed
+        return cache.once(key, deadline_ns, verified, self._review.valid_s)
 
     def _key(self, kind: str, asked: SignatureQuery, deadline_ns: int) -> bytes | None:
         """Return the key of a result, None if there is no digest to bind it to."""

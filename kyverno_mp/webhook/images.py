@@ -29,6 +29,7 @@ from kyverno_mp.images.cache import CacheOptions, ImageCache
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.images.metadata import RegistryMetadata
 from kyverno_mp.images.network import log_sender, mirror_reader
+from kyverno_mp.images.policies.cached import CachedPolicyReview
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.serving import Digests, Flights, ServedImageData, ServedReview
@@ -168,7 +169,12 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         ),
         send=send,
         tenants_send=tenants_send,
+        helpers=helpers,
     )
+
+    def begin_policies() -> PolicyImages:
+        return CachedPolicyReview(policies.begin(), cache, on_verified)
+
     data = ServedImageData(clients, until)
     # SAFETY: the author of a namespaced policy sees what is read.
     own_data = ServedImageData(by_policy, until, RegistryAccess(is_tenants=True))
@@ -176,7 +182,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         begin,
         data,
         ManifestVerifier(trust, until),
-        policies.begin,
+        begin_policies,
         RegistryMetadata(data),
         RegistryMetadata(own_data),
     )

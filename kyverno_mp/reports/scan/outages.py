@@ -77,6 +77,10 @@ class NotedPolicyImages:
         """Return manifest and configuration. Raises: as PolicyImages."""
         return self._noted.call(lambda: self._images.data(asked, deadline_ns))
 
+    def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
+        """Run the parts. Raises: what a part raises."""
+        self._images.at_once(parts, deadline_ns)
+
     def verify(
         self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
     ) -> None:

@@ -16,6 +16,8 @@ from kyverno_mp.errors import RegistryUnavailable
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.program.ports import CelPorts
+from kyverno_mp.registry.client import Client
+from kyverno_mp.registry.credentials import Credentials
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.webhook.images import ServedImages, served_images
 from tests.image_rig import Contents, Repository, Signer, serving
@@ -83,11 +85,11 @@ class Registry:
         """Return the ports; the attestors of Cosign trust an own Sigstore."""
         settings = Settings(standalone=True, registry_allowlist="*,127.0.0.0/8")
         served = served_images(settings, self.folder, None)
-        reader = served.policies().__getattribute__("_reader")
-        assert isinstance(reader, PolicyReader)
-        trusting = replace(
-            reader,
+        client = Client(lambda _registry: Credentials(), user_agent="test")
+        trusting = PolicyReader(
+            client=lambda _access: client,
             now=lambda: datetime.now(UTC),
+            until=lambda given: given,
             trust=PolicyTrust(Trust(rig.Sigstore()), lambda *_: (404, b"")),
         )
         return replace(
