@@ -64,6 +64,12 @@ INLINE_CROWDED_NS = 100_000_000
 and sixteen whole slices in a row would take 320 ms. A review of a Pod still fits ten
 times."""
 
+INLINE_STARVED_SLICE_NS = 1_000_000
+INLINE_STARVED_NS_MAX = 100_000_000
+"""Time of the thread itself for which a review may go on after its slice, and how long
+that may take on a busy machine. A review of a Pod takes a fifth of it, and a long one
+keeps the event loop only so much longer."""
+
 INLINE_REST_SLICE_NS = 5_000_000
 """How long the event loop evaluates a review that no thread finished by its deadline.
 All that wait (SLOW_REVIEWS_WAITING_MAX) may end together, one per round of the event
@@ -209,8 +215,16 @@ COMPILED_KEPT_BYTES_MAX = 64 * 1024 * 1024
 
 REGEX_CHARACTERS_MAX = 8 * 1024
 """One regular expression: RE2 compiles it in one call, during which no other thread
-runs: up to 0.2 s for so many characters if Unicode classes are repeated, and two
-seconds for 60,000."""
+runs. The longest in public policies have some hundred characters."""
+
+REGEX_CLASSES_MAX = 32
+REGEX_OPTIONAL_MAX = 2_000
+REGEX_REPEATS_MAX = 20_000
+REGEX_PROGRAM_BYTES_MAX = 2 * 1024 * 1024
+"""Unicode classes of one regular expression, up to 0.5 ms each; its optional parts,
+copies included, whose rows take time quadratic in their length (``a{500,1000}`` written
+128 times takes ten seconds); copies that repetitions ask for; and RE2's memory for the
+compiled form: at most some 50 ms each. Public policies have a handful of each."""
 
 CEL_TYPE_DEPTH_MAX = 16
 """Nesting depth of lists and maps in the type of a CEL variable; deeper levels get the
@@ -250,6 +264,13 @@ list of all containers of a Pod has three. Each step takes this many units at mo
 READS_TEXT_CHARACTERS_MAX = 16 * 1024
 """CEL texts of one rule or policy whose reads are followed, in the event loop: some
 milliseconds. Verdicts of longer ones are not cached; samples have less than 2 KiB."""
+
+READS_DEPTH_MAX = 100
+READS_PLACES_MAX = 5_000
+"""Nesting depth of the places that rules read, each up to two Python frames, and the
+places of all rules whose verdicts are cached together: some ten milliseconds. A chain
+of variables may lead thousands deep; the deepest field of a Kubernetes object is below
+60, and the Pod Security policies read 200 places."""
 
 CANDIDATE_MEMO_ENTRIES_MAX = 1024
 """Values (namespaces, names, users) cached per plan and dimension."""
@@ -412,6 +433,10 @@ of a group with large custom resources a few more."""
 OPENAPI_KEPT_BYTES_MAX = 32 * 1024 * 1024
 """OpenAPI documents that a worker caches, measured by their encoded size; the cached
 form is smaller because descriptions and paths are dropped. The oldest are evicted."""
+
+TYPES_KEPT_MAX = 256
+"""Custom kinds whose types a process keeps for apply configurations: more than
+MutatingPolicies name in practice. The oldest are read again."""
 
 OPENAPI_WAIT_S_MAX = 2.0
 """Total time that a policy review waits for schemas: they serve only for warnings, and

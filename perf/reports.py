@@ -10,6 +10,8 @@ creation of a Pod to the event of its report.
 """
 
 import argparse
+import http.client
+import re
 import statistics
 import sys
 import tempfile
@@ -18,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +42,9 @@ _PODS: Final = "/api/v1/namespaces/default/pods"
 _EPHEMERAL: Final = "/apis/reports.kyverno.io/v1/ephemeralreports"
 _WAIT_S: Final = 420.0
 _REVIEWED: Final = "reviewed"
+_STAGE: Final = re.compile(
+    r'kyverno_mp_reports_stage_seconds_(sum|count){cause="object",stage="(\w+)"} (\S+)'
+)
 _TRAVELS: Final[Row] = {
     "apiVersion": "kyverno.io/v1",
     "kind": "ClusterPolicy",
@@ -104,18 +109,42 @@ def measure(rate: float, count: int, folder: Path) -> Row:
             wait_for(lambda: len(bench.intermediate()) > 0, "no results travel")
             time.sleep(2)
             row["intermediate_objects"] = len(bench.intermediate())
-        with running(plane, folder / "with", {"REPORTS_WORKERS": "1"}):
+        with running(plane, folder / "with", {"REPORTS_WORKERS": "1"}) as product:
             wait_for(lambda: holder_of(api, REPORTS) == "one", "no holder")
             with Reported(plane) as reported:
                 # What was created before has its reports before the load begins.
                 wait_for(lambda: len(reported) >= 2 * count, "reports miss", _WAIT_S)
                 wait_for(lambda: not bench.intermediate(), "results stay", _WAIT_S)
+                before = stages(product)
                 row |= bench.load("with")
                 wait_for(lambda: len(reported) >= 3 * count, "reports miss", _WAIT_S)
                 row |= lateness(bench.late(reported.at_s))
+                row |= means(stages(product) - before)
                 wait_for(lambda: not bench.intermediate(), "results stay", _WAIT_S)
             row |= bench.verdicts()
         return row
+
+
+def stages(product: Product) -> Counter[tuple[str, str]]:
+    """Return sum and count of the time that reports of changed objects took so far.
+
+    By stage, and ``sum`` or ``count``.
+    """
+    link = http.client.HTTPConnection("127.0.0.1", product.health_port, timeout=10)
+    with closing(link):
+        link.request("GET", "/metrics")
+        text = link.getresponse().read().decode()
+    found = _STAGE.findall(text)
+    return Counter({(stage, part): float(value) for part, stage, value in found})
+
+
+def means(parts: Counter[tuple[str, str]]) -> Row:
+    """Return the mean time of each stage. Unit: seconds."""
+    return {
+        f"late_{stage}_mean_s": round(parts[stage, "sum"] / count, 3)
+        for (stage, part), count in parts.items()
+        if part == "count"
+    }
 
 
 def audited() -> list[Row]:

@@ -1,6 +1,6 @@
 """Create, update and delete generated objects, and write nothing when nothing changes.
 
-Room: background. Takes: an object as a rule wants it; the labels of what has to go.
+Room: background. Takes: an object as a rule wants it; the labels of objects to delete.
 Gives: Downstream. Next: background/generate.py, background/policy_events.py.
 May touch: the API server through kube.
 Source: docs/behaviour/controllers 5.4 (table), 5.6; docs/background.md.

@@ -1,4 +1,4 @@
-"""Say why a task failed, without values of a Secret that takes part in it.
+"""Describe why a task failed, without values of a Secret that takes part in it.
 
 Room: background. Takes: a Task, its ReadyPolicy, an error. Gives: Failure, reason_of.
 Next: background/requests.py writes it to an UpdateRequest, an Event and the log.

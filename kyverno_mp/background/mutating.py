@@ -340,7 +340,7 @@ def _messages(policy: ReadyMutatingPolicy, request: Request) -> PolicyMessages:
 
 
 def _events_of(messages: PolicyMessages, found: RuleResult) -> Iterator[EventInfo]:
-    """Yield the Events of a target; their texts quote no value of it."""
+    """Yield the Events of a target; their messages quote no value of it."""
     if found.status == result.PASS and not found.exceptions:
         yield messages.applied(mutates=True)
     elif found.exceptions:

@@ -1,4 +1,4 @@
-"""Say how a task of the background pool ended, or what it waits for.
+"""Define how a task of the background pool can end, or what it waits for.
 
 Room: background. Takes: nothing. Gives: Outcome and its constants. Next:
 background/requests.py, which waits, and counts what is dropped.

@@ -1,11 +1,11 @@
 """Find out what generate rules would make, change and delete now, and do nothing.
 
-Room: background. Takes: a ReadyPolicy. Gives: Planned objects, problems. Next:
-cli/generate.py. May touch: the API server through the parts of this room, reading and
-with dry runs.
+Room: background. Takes: a ReadyPolicy. Gives: Planned objects, problems; Planner.
+Next: cli/generate.py; generating/preview.py does the same for GeneratingPolicies.
+May touch: the API server through the parts of this room, reading and with dry runs.
 Source: docs/background.md (preview).
 
-The parts are those of the pool, so that both come to the same result. None of them may
+The parts are those of the pool, so that both give the same result. None of them may
 write: the guard refuses.
 """
 
@@ -20,10 +20,11 @@ from kyverno_mp.background.generate import Generator, place_of
 from kyverno_mp.background.labels import (
     Selector,
     rule_selector,
+    selects,
     trigger_of,
     trigger_selector,
 )
-from kyverno_mp.background.policies import GenerateRule, ReadyPolicy
+from kyverno_mp.background.policies import GenerateRule, ReadyPolicy, StoredPolicy
 from kyverno_mp.background.register import Register
 from kyverno_mp.background.triggers import Triggers, is_ending
 from kyverno_mp.background.update_request import GENERATE, Task, Trigger
@@ -59,10 +60,75 @@ class Planned(NamedTuple):
 class Preview:
     """What would happen because of one policy."""
 
-    policy: ReadyPolicy
+    stored: StoredPolicy
     planned: list[Planned] = field(default_factory=list)
     unchanged: int = 0
     problems: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
+    """Rules that leave the objects that exist alone until they change."""
+
+
+class Cause(NamedTuple):
+    """Why an object is written or deleted. ``trigger`` None: its rule is gone."""
+
+    rule: str
+    trigger: Trigger | None
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Finds what writes would change, by reading and by dry runs."""
+
+    objects: Objects
+    downstream: Downstream
+
+    def write(
+        self,
+        cause: Cause,
+        one: Generated,
+        *,
+        synchronizes: bool,
+        server_side: bool,
+        owned: Selector | None = None,
+    ) -> Planned | None:
+        """Return what would be done for one object; None = it stays as it is.
+
+        ``owned``: as of Downstream. Raises: ExpressionFailed, DependencyError.
+        """
+        resource, raw = self.downstream.resolved(one)
+        namespace, name = key_of(raw)
+        live = self.objects.find(resource, (namespace, name))
+        where = (*cause, resource, namespace, name)
+        if live is None:
+            return Planned(CREATE, *where, None, bare(raw, raw))
+        if not synchronizes:
+            return None
+        labels = live["metadata"].get("labels") or {}
+        if owned is not None and not selects(owned, labels):
+            return None
+        after = raw if server_side else over(live, raw)
+        if has_same_content(live, after, raw):
+            return None
+        try:
+            # The API server adds defaults, and other webhooks change objects.
+            after = self._tried(resource, after, server_side=server_side)
+        except KubeRefused as error:
+            if error.code != "kube.forbidden":
+                raise
+        if has_same_content(live, after, after):
+            return None
+        return Planned(UPDATE, *where, bare(live, after), bare(after, after))
+
+    def _tried(self, resource: Resource, raw: Json, *, server_side: bool) -> Json:
+        if server_side:
+            return self.objects.try_apply(resource, raw)
+        return self.objects.try_replace(resource, raw)
+
+    def delete(self, cause: Cause, found: Found) -> Planned:
+        """Return what would be deleted. Raises: DependencyError."""
+        live = self.objects.find(found.resource, found.key)
+        before = None if live is None else bare(live, live)
+        return Planned(DELETE, *cause, found.resource, *found.key, before, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +138,7 @@ class Previewer:
     generator: Generator
     existing: Existing
     register: Register
-    objects: Objects
+    planner: Planner
 
     @property
     def _downstream(self) -> Downstream:
@@ -84,10 +150,12 @@ class Previewer:
 
     def preview(self, policy: ReadyPolicy) -> Preview:
         """Return what would happen. Raises: DependencyError."""
-        found = Preview(policy)
-        for rule in policy.generates.values():
+        rules = policy.generates.values()
+        later = sorted(rule.name for rule in rules if not rule.existing)
+        found = Preview(policy.stored, later=later)
+        for rule in rules:
             for trigger in self._all_triggers(policy, rule, found):
-                self._add(found, rule, trigger)
+                self._add(policy, found, rule, trigger)
         found.planned += self._of_removed(policy, found)
         return found
 
@@ -122,19 +190,21 @@ class Previewer:
             if error.message not in found.problems:
                 found.problems.append(error.message)
 
-    def _add(self, found: Preview, rule: GenerateRule, trigger: Trigger) -> None:
+    def _add(
+        self, policy: ReadyPolicy, found: Preview, rule: GenerateRule, trigger: Trigger
+    ) -> None:
         try:
-            planned = list(self._of_trigger(found, rule, trigger))
+            planned = list(self._of_trigger(policy, found, rule, trigger))
         except (InputError, DependencyError) as error:
             found.problems.append(f"{rule.name}, {trigger.shown}: {error.message}")
         else:
             found.planned += planned
 
     def _of_trigger(
-        self, found: Preview, rule: GenerateRule, trigger: Trigger
+        self, policy: ReadyPolicy, found: Preview, rule: GenerateRule, trigger: Trigger
     ) -> Iterator[Planned]:
         """Yield what follows from one trigger. Raises: InputError, DependencyError."""
-        policy = found.policy
+        cause = Cause(rule.name, trigger)
         live = self._triggers.find(trigger)
         wanted: list[Generated] = []
         if live is not None and not is_ending(live):
@@ -142,7 +212,12 @@ class Previewer:
             applied = self.generator.evaluate(task, policy, rule, live)
             wanted = [] if applied is None else applied.objects
         for one in wanted:
-            planned = self._of_wanted(policy, rule, trigger, one)
+            planned = self.planner.write(
+                cause,
+                one,
+                synchronizes=rule.synchronizes,
+                server_side=policy.server_side_apply,
+            )
             if planned is None:
                 found.unchanged += 1
             else:
@@ -152,43 +227,13 @@ class Previewer:
             kept = {self._downstream.place_of(one) for one in wanted}
             for each in self._owned(origin, rule, trigger):
                 if place_of(each) not in kept:
-                    yield self._deleted(rule.name, trigger, each)
+                    yield self.planner.delete(cause, each)
 
     def _owned(
         self, origin: Origin, rule: GenerateRule, trigger: Trigger
     ) -> list[Found]:
         selector = trigger_selector(origin, trigger)
         return list(self._downstream.find(selector, rule.downstream_kinds()))
-
-    def _of_wanted(
-        self, policy: ReadyPolicy, rule: GenerateRule, trigger: Trigger, one: Generated
-    ) -> Planned | None:
-        """Return what would be done for one object; None = it is as wanted."""
-        resource, raw = self._downstream.resolved(one)
-        namespace, name = key_of(raw)
-        live = self.objects.find(resource, (namespace, name))
-        where = (rule.name, trigger, resource, namespace, name)
-        if live is None:
-            return Planned(CREATE, *where, None, bare(raw, raw))
-        if not rule.synchronizes:
-            return None
-        after = raw if policy.server_side_apply else over(live, raw)
-        if has_same_content(live, after, raw):
-            return None
-        try:
-            # The API server adds defaults, and other webhooks change objects.
-            after = self._tried(resource, after, policy)
-        except KubeRefused as error:
-            if error.code != "kube.forbidden":
-                raise
-        if has_same_content(live, after, after):
-            return None
-        return Planned(UPDATE, *where, bare(live, after), bare(after, after))
-
-    def _tried(self, resource: Resource, raw: Json, policy: ReadyPolicy) -> Json:
-        if policy.server_side_apply:
-            return self.objects.try_apply(resource, raw)
-        return self.objects.try_replace(resource, raw)
 
     def _of_removed(self, policy: ReadyPolicy, found: Preview) -> Iterator[Planned]:
         """Yield the objects of rules that the stored policy has, and this one lacks."""
@@ -199,9 +244,5 @@ class Previewer:
             selector = rule_selector(Origin(name, rule))
             for one in self._listed(selector, kinds, found):
                 if not one.labels.get(SOURCE_UID):
-                    yield self._deleted(rule, trigger_of(one.labels), one)
-
-    def _deleted(self, rule: str, trigger: Trigger | None, found: Found) -> Planned:
-        live = self.objects.find(found.resource, found.key)
-        before = None if live is None else bare(live, live)
-        return Planned(DELETE, rule, trigger, found.resource, *found.key, before, None)
+                    cause = Cause(rule, trigger_of(one.labels))
+                    yield self.planner.delete(cause, one)

@@ -21,6 +21,11 @@ class Refusals:
     def __len__(self) -> int:
         return len(self._all)
 
+    @property
+    def texts(self) -> list[str]:
+        """What was refused, each once."""
+        return list(dict.fromkeys(one.message for one in self._all))
+
     @contextmanager
     def kept(self) -> Iterator[None]:
         """End a block at a refusal, and go on after it. Other errors pass."""

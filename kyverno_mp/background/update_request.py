@@ -60,7 +60,7 @@ class Trigger(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nothing tells it apart: its request carries the object."""
+        """Whether nothing identifies it: its request carries the object."""
         return bool(self.kind) and not (self.name or self.uid)
 
     @property

@@ -119,6 +119,8 @@ class CleanupController:
         """The version of each policy that was reported as invalid."""
         self._refused: dict[Key, tuple[object, str]] = {}
         """The versions of policies that are due, and why no run can be recorded."""
+        self._accepted: dict[Key, tuple[object, ...]] = {}
+        """The version and the missing permissions that a policy's status has."""
 
     def reconcile(self, key: str) -> Result:
         """Start or resume the run of one policy if it is due.
@@ -143,6 +145,7 @@ class CleanupController:
             text = f"the schedule {schedule!r} matches no time in the next five years"
             self._refuse(stored, "NeverDue", text)
             return Result()
+        self._accept(policy)
         left_s = 0.0 if due_s is None else due_s - self._now_s()
         if left_s > 0 and not stored.is_running:
             self._drop_refusal(stored.key)
@@ -158,6 +161,27 @@ class CleanupController:
             self._places.leave(stored.namespace)
         self._drop_refusal(stored.key)
         return done
+
+    def _accept(self, policy: CompiledPolicy) -> None:
+        """Write that a policy is scheduled, and which permissions it lacks.
+
+        Only the status of policies in CEL says so. Raises: DependencyError, LeaseLost.
+        """
+        stored = policy.stored
+        if not stored.is_deleting:
+            return
+        missing = self._runner.missing(policy)
+        told = (stored.version, *missing)
+        with self._lock:
+            if self._accepted.get(stored.key) == told:
+                return
+        try:
+            self._statuses.accept(stored, missing)
+        except KubeRefused as error:
+            self._report_refused(stored, error)
+            raise
+        with self._lock:
+            self._accepted[stored.key] = told
 
     def stop(self) -> None:
         """Leave the state of the policies to the next holder, who runs them."""
@@ -257,6 +281,7 @@ class CleanupController:
         with self._lock:
             if self._reported.get(stored.key) == stored.version:
                 return
+            self._accepted.pop(stored.key, None)
         end = End(is_done=False, reason=reason, message=text)
         self._statuses.refuse(stored, end)
         dependencies = self._dependencies
@@ -269,6 +294,7 @@ class CleanupController:
             known = self._compiled.pop(key, None)
             self._reported.pop(key, None)
             self._refused.pop(key, None)
+            self._accepted.pop(key, None)
         if known is not None:
             self._dependencies.metrics.hold(CLEANUP_HALTED, known.stored.labels, 0.0)
 

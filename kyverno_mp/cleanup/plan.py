@@ -162,7 +162,7 @@ def _names(one: FilterIR, resource: Resource) -> bool:
 
 
 def exact_texts(lists: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return all texts; none when a list is empty or has a wildcard: no exact names."""
+    """Return all names; none when a list is empty or has a wildcard."""
     found: dict[str, None] = {}
     for texts in lists:
         if not texts or any(map(contains_wildcard, texts)):

@@ -35,7 +35,7 @@ NONE: Final = "None"
 
 
 class _Words(NamedTuple):
-    """The texts of Events and the metrics of one family of policies.
+    """The messages of Events and the metrics of one family of policies.
 
     ``by_plural``: its metrics name the resource, not the kind.
     """

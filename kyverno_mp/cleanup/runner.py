@@ -5,6 +5,7 @@ Next: cleanup/controller.py. May touch: the API server through modules of this r
 Source: docs/behaviour/controllers 7; docs/cleanup.md (dry run, deletion budget).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -15,6 +16,7 @@ from kyverno_mp.cleanup.deletion import Deleter
 from kyverno_mp.cleanup.dependencies import CleanupDependencies
 from kyverno_mp.cleanup.evaluator import Evaluator
 from kyverno_mp.cleanup.kinds import Kinds
+from kyverno_mp.cleanup.permissions import missing_permissions
 from kyverno_mp.cleanup.policy import CompiledPolicy
 from kyverno_mp.cleanup.recorder import RunRecorder, shown
 from kyverno_mp.cleanup.scan import Candidate, Scan, ScanInputs, scan
@@ -40,6 +42,26 @@ class Runner:
     dependencies: CleanupDependencies
     kinds: Kinds
     access: OwnAccess
+
+    def missing(self, policy: CompiledPolicy) -> list[str]:
+        """Return the permissions that the policy needs and the account lacks.
+
+        Raises: DependencyError.
+        """
+        return missing_permissions(policy.plan, self.inputs(policy, lambda: None))
+
+    def inputs(
+        self, policy: CompiledPolicy, check_continue: Callable[[], None]
+    ) -> ScanInputs:
+        """Return the inputs of a scan. Raises: DependencyError."""
+        return ScanInputs(
+            client=self.dependencies.client,
+            directory=self.kinds.directory_with(policy.plan),
+            access=self.access,
+            bound_namespaces=self.dependencies.bound_namespaces,
+            monotonic_s=self.dependencies.clock.monotonic_s,
+            check_continue=check_continue,
+        )
 
     def run(self, policy: CompiledPolicy, claim: Claim, steps: "Steps") -> End:
         """Execute a run that is due.
@@ -95,15 +117,8 @@ class _Run:
                 return self._end(found, total)
 
     def _scan(self, evaluator: Evaluator) -> Scan:
-        runner, claim = self.runner, self.claim
-        inputs = ScanInputs(
-            client=runner.dependencies.client,
-            directory=runner.kinds.directory_with(self.policy.plan),
-            access=runner.access,
-            bound_namespaces=runner.dependencies.bound_namespaces,
-            monotonic_s=runner.dependencies.clock.monotonic_s,
-            check_continue=self.steps.check_continue,
-        )
+        claim = self.claim
+        inputs = self.runner.inputs(self.policy, self.steps.check_continue)
         until_s = claim.began_s if claim.is_resumed else None
         return scan(self.policy.plan, evaluator, inputs, created_until_s=until_s)
 

@@ -111,8 +111,8 @@ def scan(
     """
     found = Scan()
     walk = _Walk(found, evaluator, inputs, created_until_s)
-    for resource, kind in _resources(plan, inputs.directory, found):
-        for scope in _scopes(plan, resource, kind, inputs, found):
+    for resource, kind in resources_of(plan, inputs.directory, found):
+        for scope in scopes_of(plan, resource, kind, inputs, found):
             walk.list(scope, kind)
     return found
 
@@ -155,7 +155,7 @@ class _Walk:
             is_permission = error.code == "kube.forbidden"
             text = error.message
             if is_permission:
-                text = f"{_no_permission('list', kind)}: {text}"
+                text = f"{no_permission('list', kind)}: {text}"
             self._found.fail(Failure(text, kind, is_permission))
 
     def _take(self, resource: Resource, raw: Json, kind: str) -> None:
@@ -196,7 +196,7 @@ class _Walk:
         found.candidates.append(candidate)
 
 
-def _resources(
+def resources_of(
     plan: Plan, directory: Directory, found: Scan
 ) -> Iterator[tuple[Resource, str]]:
     """Yield each resource to list once, with its kind as the policy spells it."""
@@ -220,7 +220,7 @@ def _resources(
                 yield one, text
 
 
-def _scopes(
+def scopes_of(
     plan: Plan, resource: Resource, kind: str, inputs: ScanInputs, found: Scan
 ) -> list[WatchScope]:
     """Return the widest scopes that the account may list, down to single names."""
@@ -248,9 +248,10 @@ def _scopes(
             if access.allows("list", resource, space, name)
         ]
     if not scopes:
-        found.fail(Failure(_no_permission("list", kind), kind, is_permission=True))
+        found.fail(Failure(no_permission("list", kind), kind, is_permission=True))
     return scopes
 
 
-def _no_permission(verb: str, kind: str) -> str:
+def no_permission(verb: str, kind: str) -> str:
+    """Return upstream's text."""
     return f"cleanup controller has no permission to {verb} kind {kind}"

@@ -11,7 +11,7 @@ resumes that run, limited to objects that existed when it began. A run that dele
 nothing is written once, at its end.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -34,6 +34,9 @@ _STATUS: Final = "status"
 _BEGUN: Final = "deleting matching objects"
 _NOT_READY: Final = frozenset({"Invalid", "NeverDue"})
 """Reasons of a policy that never runs."""
+_PERMITTED: Final = "RBACPermissionsGranted"
+_SCHEDULED: Final = "Policy is scheduled."
+_TRUE: Final = "True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,42 @@ class Statuses:
 
         self._change(stored, edit)
 
+    def accept(self, stored: StoredPolicy, missing: Sequence[str]) -> None:
+        """Write that a DeletingPolicy is scheduled; ``missing``: permissions it needs.
+
+        Upstream's clean-up controller writes no condition at all.
+        Raises: DependencyError, LeaseLost.
+        """
+
+        def edit(fresh: StoredPolicy, raw: Json) -> Json | None:
+            if fresh.uid != stored.uid:
+                return None
+            written = self._with_permissions(raw, missing)
+            return None if written == raw else written
+
+        self._change(stored, edit)
+
+    def _with_permissions(self, raw: Json, missing: Sequence[str]) -> Json:
+        status = dict(raw.get("status") or {})
+        holder = status.get("conditionStatus") or {}
+        state = "False" if missing else _TRUE
+        condition = self._condition(
+            raw,
+            _PERMITTED,
+            (state, "Failed" if missing else "Succeeded"),
+            "; ".join(missing) or _SCHEDULED,
+            holder,
+        )
+        # A new version of a policy that could not run may run.
+        conditions = [
+            one
+            for one in _others(holder, _PERMITTED)
+            if one.get("type") != CONDITION or one.get("reason") not in _NOT_READY
+        ]
+        conditions.append(condition)
+        told = {**holder, "conditions": conditions, "ready": _is_ready(conditions)}
+        return {**raw, "status": {**status, "conditionStatus": told}}
+
     def _write_first(self, policy: CompiledPolicy, end: End, claim: Claim) -> bool:
         """Write the time and state of a run if it is still due."""
         taken = [False]
@@ -159,27 +198,50 @@ class Statuses:
             f"{DELETING_POLICIES.group}/"
         )
         holder = (status.get("conditionStatus") or {}) if is_cel else status
-        others = holder.get("conditions") or []
-        before: Json = next((one for one in others if one.get("type") == CONDITION), {})
-        state = "True" if end.is_done else "False"
-        condition = {
-            "type": CONDITION,
-            "status": state,
-            "reason": end.reason,
-            "message": cut(end.message),
+        state = _TRUE if end.is_done else "False"
+        condition = self._condition(
+            raw, CONDITION, (state, end.reason), end.message, holder
+        )
+        conditions = [*_others(holder, CONDITION), condition]
+        told = {**holder, "conditions": conditions}
+        if not is_cel:
+            return {**raw, "status": {**status, **told}}
+        told["ready"] = _is_ready(conditions)
+        return {**raw, "status": {**status, "conditionStatus": told}}
+
+    def _condition(
+        self, raw: Json, name: str, state: tuple[str, str], message: str, holder: Json
+    ) -> Json:
+        """Return a condition; ``state``: its status and reason."""
+        given = holder.get("conditions") or ()
+        before: Json = next((one for one in given if one.get("type") == name), {})
+        return {
+            "type": name,
+            "status": state[0],
+            "reason": state[1],
+            "message": cut(message),
             "lastTransitionTime": (
                 before["lastTransitionTime"]
-                if before.get("status") == state and "lastTransitionTime" in before
+                if before.get("status") == state[0] and "lastTransitionTime" in before
                 else _time_text(self._now())
             ),
             "observedGeneration": raw["metadata"].get("generation", 0),
         }
-        kept = [one for one in others if one.get("type") != CONDITION]
-        conditions = {**holder, "conditions": [*kept, condition]}
-        if not is_cel:
-            return {**raw, "status": {**status, **conditions}}
-        conditions["ready"] = end.reason not in _NOT_READY
-        return {**raw, "status": {**status, "conditionStatus": conditions}}
+
+
+def _others(holder: Json, name: str) -> list[Json]:
+    """Return the conditions of other types."""
+    given = holder.get("conditions") or ()
+    return [one for one in given if one.get("type") != name]
+
+
+def _is_ready(conditions: Iterable[Json]) -> bool:
+    """Return whether a policy can run, and has the permissions for it."""
+    return not any(
+        (one.get("type") == CONDITION and one.get("reason") in _NOT_READY)
+        or (one.get("type") == _PERMITTED and one.get("status") != _TRUE)
+        for one in conditions
+    )
 
 
 def cut(text: str) -> str:

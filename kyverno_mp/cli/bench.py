@@ -2,7 +2,7 @@
 
 Room: cli. Takes: policies and objects, of files or a cluster. Gives: the time of all
 policies per object, and of each rule alone, the slowest first; as tables or JSON. Next:
-apply/evaluate.py.
+cli/apply/evaluate.py.
 May touch: files named by the user, the API server with ``--cluster``, standard output,
 the clock.
 
@@ -198,8 +198,10 @@ def _compiled(paths: Sequence[str]) -> Compiled:
     lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if lost:
         raise CommandFailed("\n".join(lost))
-    for name in found.not_served:
-        _note(f"not measured, not evaluated by this version: {name}")
+    for name in found.of_other_kinds:
+        _note(
+            f"not measured, bench evaluates only ClusterPolicies and Policies: {name}"
+        )
     if not any(one.rules for one in compiled.policies):
         raise CommandFailed(f"no policies with rules in {', '.join(paths)}")
     return compiled

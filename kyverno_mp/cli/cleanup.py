@@ -15,9 +15,13 @@ from typing import Final
 import click
 import msgspec
 
+from kyverno_mp.cleanup.deleting import compiled_deleting_policy
 from kyverno_mp.cleanup.evaluator import Evaluator
+from kyverno_mp.cleanup.exceptions import Exceptions
 from kyverno_mp.cleanup.policy import (
     CLUSTER_POLICIES,
+    DELETING_POLICIES,
+    NAMESPACED_DELETING_POLICIES,
     POLICIES,
     CompiledPolicy,
     StoredPolicy,
@@ -26,8 +30,12 @@ from kyverno_mp.cleanup.policy import (
 )
 from kyverno_mp.cleanup.scan import Scan, ScanInputs, scan
 from kyverno_mp.cli.cluster.access import Cluster
-from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
-from kyverno_mp.cli.cluster.preview import PreviewCommand, print_columns
+from kyverno_mp.cli.cluster.preview import (
+    PreviewCommand,
+    PreviewOptions,
+    print_columns,
+)
+from kyverno_mp.cli.cluster.preview_data import listed, preview_data
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.apply import Objects
@@ -108,13 +116,13 @@ class _Preview:
 
 
 def preview(
-    cluster: Cluster, policies: Sequence[StoredPolicy], namespace: str
+    cluster: Cluster, policies: Sequence[StoredPolicy], options: PreviewOptions
 ) -> list[_Preview]:
     """Find what the policies would delete now. Raises: DependencyError, InputError."""
     discovery = Discovery(cluster.client)
     discovery.refresh()
-    needs = _dependencies(cluster, discovery.directory, namespace)
-    compiled = [compiled_policy(one, needs.settings) for one in policies]
+    needs = _dependencies(cluster, discovery.directory, options)
+    compiled = _compiled(cluster, policies, needs.settings)
     inputs = ScanInputs(
         client=cluster.client,
         directory=discovery.directory,
@@ -128,12 +136,34 @@ def preview(
     return [_Preview(*pair, now_s) for pair in zip(compiled, found, strict=True)]
 
 
+def _compiled(
+    cluster: Cluster, policies: Sequence[StoredPolicy], settings: Settings
+) -> list[CompiledPolicy]:
+    """Compile the policies, those in CEL with the exceptions that name them."""
+    exceptions = Exceptions(cluster.client, settings)
+
+    def compiled(one: StoredPolicy) -> CompiledPolicy:
+        if not one.is_deleting:
+            return compiled_policy(one, settings)
+        naming = exceptions.naming(one)
+        return compiled_deleting_policy(one, naming, exceptions.digest(one), settings)
+
+    needed = any(one.is_deleting for one in policies)
+    with listed(exceptions.informers if needed else ()):
+        return [compiled(one) for one in policies]
+
+
 def _dependencies(
-    cluster: Cluster, directory: Directory, namespace: str
+    cluster: Cluster, directory: Directory, options: PreviewOptions
 ) -> _Dependencies:
-    data = live_cluster_data(ClusterPorts(cluster, directory), None)
-    filters = ResourceFilters(parse_resource_filters(_filters(cluster, namespace)))
-    return _Dependencies(data, Settings(), filters.skips_request, Clock())
+    settings = Settings(
+        policy_exceptions=bool(options.exceptions),
+        exception_namespace=options.exceptions,
+    )
+    data = preview_data(cluster, directory)
+    filters = parse_resource_filters(_filters(cluster, options.kyverno))
+    is_excluded = ResourceFilters(filters).skips_request
+    return _Dependencies(data, settings, is_excluded, Clock())
 
 
 def _filters(cluster: Cluster, namespace: str) -> str:
@@ -180,8 +210,8 @@ def _print_table(previews: Sequence[_Preview]) -> None:
 
 
 COMMAND: Final = PreviewCommand(
-    cluster_wide=CLUSTER_POLICIES,
-    namespaced=POLICIES,
+    cluster_wide=(CLUSTER_POLICIES, DELETING_POLICIES),
+    namespaced=(POLICIES, NAMESPACED_DELETING_POLICIES),
     policy="clean-up policy",
     object="objects to delete",
     read=_stored,

@@ -1,9 +1,10 @@
-"""``generate``: show what generate rules would make, change and delete now.
+"""``generate``: show what generate rules and policies make, change and delete now.
 
 Room: cli. Takes: policy files or names of stored policies, a cluster. Gives: a table
-with diffs, or JSON, on standard output. Next: background/preview.py, with the parts of
-the background pool. May touch: the API server through kube/, reading and with dry runs;
-files named by the user.
+with diffs, or JSON, on standard output. Next: background/preview.py and
+background/generating/preview.py, with the parts of the background pool.
+May touch: the API server through kube/, reading and with dry runs; files named by the
+user.
 Source: docs/background.md (preview).
 """
 
@@ -21,20 +22,39 @@ from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.downstream import Downstream
 from kyverno_mp.background.existing import Existing
 from kyverno_mp.background.generate import Generator
+from kyverno_mp.background.generating import policies as of_cel
+from kyverno_mp.background.generating.policies import (
+    GENERATING_POLICIES,
+    NAMESPACED_GENERATING_POLICIES,
+    GeneratingPolicies,
+)
+from kyverno_mp.background.generating.preview import GeneratingPreviewer
+from kyverno_mp.background.generating.register import Register as CelRegister
 from kyverno_mp.background.kinds import Kinds
 from kyverno_mp.background.policies import (
     CLUSTER_POLICIES,
     POLICIES,
     ReadyPolicy,
+    StoredPolicy,
     ready_policy,
     stored_policy,
 )
-from kyverno_mp.background.preview import UPDATE, Planned, Preview, Previewer
+from kyverno_mp.background.preview import (
+    UPDATE,
+    Planned,
+    Planner,
+    Preview,
+    Previewer,
+)
 from kyverno_mp.background.register import Register
 from kyverno_mp.background.triggers import Triggers
 from kyverno_mp.cli.cluster.access import Cluster
-from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
-from kyverno_mp.cli.cluster.preview import PreviewCommand, print_columns
+from kyverno_mp.cli.cluster.preview import (
+    PreviewCommand,
+    PreviewOptions,
+    print_columns,
+)
+from kyverno_mp.cli.cluster.preview_data import listed, preview_data
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.egress.kinds import LiveKinds
 from kyverno_mp.egress.objects import LiveObjects
@@ -62,42 +82,76 @@ class _Nobody:
     def hold(self, *_of: object) -> None:
         """Keep nothing."""
 
+    def observe(self, *_of: object) -> None:
+        """Keep nothing."""
+
 
 def preview(
-    cluster: Cluster, policies: Sequence[ReadyPolicy], namespace: str
+    cluster: Cluster,
+    policies: Sequence[ReadyPolicy | StoredPolicy],
+    options: PreviewOptions,
 ) -> list[Preview]:
     """Find what would happen. Raises: DependencyError, InputError."""
-    previewer = _previewer(cluster, namespace)
-    return [previewer.preview(one) for one in policies]
+    parts = _Parts(cluster, options)
+    of_rules, generating = parts.of_rules(), parts.generating()
+    # Of policies with rules no exception counts.
+    needed = any(isinstance(one, StoredPolicy) for one in policies)
+    with listed(generating.policies.exceptions if needed else ()):
+        return [
+            generating.preview(generating.policies.ready(one))
+            if isinstance(one, StoredPolicy)
+            else of_rules.preview(one)
+            for one in policies
+        ]
 
 
-def _previewer(cluster: Cluster, namespace: str) -> Previewer:
-    dependencies = _dependencies(cluster)
-    client = cluster.client
-    kinds = Kinds(client, dependencies.clock.monotonic_s)
-    triggers = Triggers(client, kinds)
-    downstream = Downstream(
-        client, kinds, dependencies.holds_lease, dependencies.clock.monotonic_s
-    )
-    register = Register(client, namespace, downstream.guard)
-    return Previewer(
-        Generator(
-            *(dependencies, triggers, downstream, register),
-            # What is previewed was read just now.
-            Caches(lambda policy, _exceptions: policy, triggers),
-            lambda _policy: None,
-        ),
-        Existing(dependencies, kinds),
-        register,
-        Objects(client, downstream.guard),
-    )
+class _Parts:
+    """The parts of the pool, which may not write."""
+
+    def __init__(self, cluster: Cluster, options: PreviewOptions) -> None:
+        self._options = options
+        self._needs = needs = _dependencies(cluster)
+        self._client = client = cluster.client
+        clock_s = needs.clock.monotonic_s
+        self._kinds = Kinds(client, clock_s)
+        self._triggers = Triggers(client, self._kinds)
+        self._downstream = Downstream(client, self._kinds, needs.holds_lease, clock_s)
+        objects = Objects(client, self._downstream.guard)
+        self._planner = Planner(objects, self._downstream)
+
+    def of_rules(self) -> Previewer:
+        """Return what previews generate rules."""
+        downstream = self._downstream
+        register = Register(self._client, self._options.kyverno, downstream.guard)
+        return Previewer(
+            Generator(
+                *(self._needs, self._triggers, downstream, register),
+                # What is previewed was read just now.
+                Caches(lambda policy, _exceptions: policy, self._triggers),
+                lambda _policy: None,
+            ),
+            Existing(self._needs, self._kinds),
+            register,
+            self._planner,
+        )
+
+    def generating(self) -> GeneratingPreviewer:
+        """Return what previews GeneratingPolicies."""
+        guard, options = self._downstream.guard, self._options
+        return GeneratingPreviewer(
+            self._needs,
+            GeneratingPolicies(self._client, options.exceptions),
+            *(self._kinds, self._triggers),
+            CelRegister(self._client, options.kyverno, guard, lambda: None),
+            self._planner,
+        )
 
 
 def _dependencies(cluster: Cluster) -> BackgroundDependencies:
     """Return the surroundings of the pool's parts, which may not write."""
     discovery = Discovery(cluster.client)
     discovery.refresh()
-    data = live_cluster_data(ClusterPorts(cluster, discovery.directory), None)
+    data = preview_data(cluster, discovery.directory)
     objects = LiveObjects(cluster.client, LiveKinds(lambda: None, cluster.client))
     nobody: Any = _Nobody()
     return BackgroundDependencies(
@@ -112,14 +166,23 @@ def _dependencies(cluster: Cluster) -> BackgroundDependencies:
     )
 
 
-def _ready(resource: Resource, raw: Json, location: str) -> ReadyPolicy | None:
-    """Compile a policy; None without generate rules. Raises: PolicyInvalid."""
+def _read(
+    resource: Resource, raw: Json, location: str
+) -> ReadyPolicy | StoredPolicy | None:
+    """Read a policy; None without generate rules. Raises: PolicyInvalid.
+
+    One in CEL is compiled when its exceptions are known.
+    """
+    is_cel = resource.group == GENERATING_POLICIES.group
     metadata = dict(raw.get("metadata") or {})
     if resource.namespaced:
         metadata.setdefault("namespace", "default")
     document = {**raw, "metadata": metadata}
     try:
-        stored = stored_policy(resource, msgspec.json.encode(document))
+        body = msgspec.json.encode(document)
+        if is_cel:
+            return of_cel.stored_policy(resource, body)
+        stored = stored_policy(resource, body)
     except msgspec.DecodeError as error:
         raise CommandFailed(f"{location}: {error}") from error
     ready = None if stored is None else ready_policy(stored)
@@ -128,7 +191,7 @@ def _ready(resource: Resource, raw: Json, location: str) -> ReadyPolicy | None:
 
 def _as_json(one: Preview) -> Json:
     """Return the record of ``--output json``."""
-    stored = one.policy.stored
+    stored = one.stored
     return {
         "policy": stored.name,
         "kind": stored.kind,
@@ -188,7 +251,7 @@ def _diff(one: Planned) -> Iterator[str]:
 def _print_table(previews: Sequence[Preview]) -> None:
     rows = [
         (
-            *(each.action, one.policy.stored.name, each.rule),
+            *(each.action, one.stored.name, each.rule),
             *(each.resource.kind, each.namespace or "-", each.name),
             each.trigger.shown if each.trigger is not None else "-",
         )
@@ -207,28 +270,24 @@ def _print_table(previews: Sequence[Preview]) -> None:
 def _summary(one: Preview) -> str:
     actions = [each.action for each in one.planned]
     counts = (f"{actions.count(name)} to {name}" for name in _ACTIONS)
-    return (
-        f"{one.policy.stored.name}: {', '.join(counts)}, {one.unchanged} unchanged"
-        + _when(one)
+    return f"{one.stored.name}: {', '.join(counts)}, {one.unchanged} unchanged" + _when(
+        one
     )
 
 
 def _when(one: Preview) -> str:
     """Separate what happens when the policy is stored from what happens later."""
-    later = sorted(
-        rule.name for rule in one.policy.generates.values() if not rule.existing
-    )
-    if not later or not any(each.action == "create" for each in one.planned):
+    if not one.later or not any(each.action == "create" for each in one.planned):
         return ""
-    return f"; created when each trigger changes, by {', '.join(later)}"
+    return f"; created when each trigger changes, by {', '.join(one.later)}"
 
 
-COMMAND: Final = PreviewCommand(
-    cluster_wide=CLUSTER_POLICIES,
-    namespaced=POLICIES,
+COMMAND: Final[PreviewCommand[ReadyPolicy | StoredPolicy, Preview]] = PreviewCommand(
+    cluster_wide=(CLUSTER_POLICIES, GENERATING_POLICIES),
+    namespaced=(POLICIES, NAMESPACED_GENERATING_POLICIES),
     policy="generate policy",
     object="triggers",
-    read=_ready,
+    read=_read,
     preview=preview,
     record=_as_json,
     show=_print_table,

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: argv. Gives: an exit code. A command's declaration is imported when
 the command is named, and its implementation when it is called.
-Next: commands/declare.py. Source: docs/behaviour/cli 1.
+Next: cli/commands/declare.py. Source: docs/behaviour/cli 1.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Copy a policy of policies.kyverno.io for the controllers of Pods, whatever its kind.
 
 Room: controllers. Takes: a policy. Gives: ``copies_of``. Next: cel_status.py,
-webhook_config/cel.py. May touch: nothing outside its arguments.
+controllers/webhook_config/cel.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 7.
 """
 

@@ -6,7 +6,7 @@ May touch: the API server through kube. Source: docs/behaviour/controllers 3.7.
 
 A pod that restarts, moves, or is replaced by a newer one leaves everything in place. So
 does a pod that cannot act (kill -9, lost permissions); then the API server deletes the
-configurations together with their owner (webhook_config/owner.py).
+configurations together with their owner (controllers/webhook_config/owner.py).
 """
 
 import logging

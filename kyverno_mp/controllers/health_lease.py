@@ -2,7 +2,7 @@
 
 Room: controllers. Takes: Objects guarded by the lease, the time. Gives:
 HealthLease: whether webhooks that may block can stay registered.
-Next: webhook_config/controller.py. May touch: one Lease, through kube.
+Next: controllers/webhook_config/controller.py. May touch: one Lease, through kube.
 Source: docs/behaviour/controllers 3.6; Kyverno pkg/controllers/webhook (watchdog) at
 v1.18.2.
 

@@ -1,4 +1,4 @@
-"""What a policy's status tells of the policy that the API server enforces for it.
+"""The part of a policy's status about the policy that the API server enforces for it.
 
 Room: controllers. Takes: a status, Told. Gives: the status with it.
 Next: controllers/policy_status.py. May touch: nothing outside its arguments.
@@ -40,7 +40,7 @@ class NothingTold:
 
 
 def with_told(status: Json, kind: str, told: Told | None) -> Json:
-    """Return the status that tells it."""
+    """Return the status that says so."""
     if told is None:
         return status
     if kind == "ClusterPolicy":

@@ -110,7 +110,7 @@ class Results:
         self._waiting: dict[Key, None] = {}
         """Reports that found no room, in order of arrival."""
         self._further: dict[str, int] = {}
-        """By the first part of keys: results of reports above the number."""
+        """Results of the reports beyond the limit, by the first part of their key."""
         self._unseen: dict[str, set[Key]] = {}
         """By the same part: reports that a list has not brought again so far."""
         self._groups: dict[str, dict[str, Counts]] = {one: {} for one in DIMENSIONS}

@@ -1,4 +1,4 @@
-"""Call image registries for rules: addresses checked, few calls at once, pooled.
+"""Call image registries for rules: few calls at once, to checked addresses.
 
 Room: egress. Takes: RegistryCalls of registry/session.py. Gives: RegistryResponses;
 satisfies registry.exchange.Exchange. Next: webhook/images.py.

@@ -31,7 +31,8 @@ class LiveResources:
 
     ``plural_of``: the plural name of (apiVersion, kind), "" for an unknown kind.
     ``is_namespaced``: for namespaced policies, which may do only what an apiCall of
-    theirs may (egress/paths.py), in the namespace that is their own.
+    theirs may (egress/paths.py), in the namespace that is their own. ``is_dry_run``:
+    nothing that is posted is stored.
     """
 
     def __init__(
@@ -40,10 +41,12 @@ class LiveResources:
         plural_of: Callable[[str, str], str],
         *,
         is_namespaced: bool = False,
+        is_dry_run: bool = False,
     ) -> None:
         self._client = client
         self._plural_of = plural_of
         self._is_namespaced = is_namespaced
+        self._is_dry_run = is_dry_run
 
     def get(
         self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
@@ -88,6 +91,8 @@ class LiveResources:
         resource = "/".join(map(_plain, plural.split("/")))
         path = f"{_base(api_version, namespace)}/{resource}"
         path = self._checked(path, namespace, "POST")
+        if self._is_dry_run:
+            path += "?dryRun=All"
         return self._answer("POST", path, body, deadline_ns)
 
     def plural(self, api_version: str, kind: str) -> str:

@@ -1,7 +1,7 @@
-"""Read the schemas of kinds from the API server, for reviews of policies.
+"""Read the schemas of kinds from the API server: for reviews of policies, for merges.
 
 Room: egress. Takes: a Client. Gives: LiveSchemas, which satisfies
-policy/ports.SchemaSource. Next: webhook/live.py.
+policy/ports.SchemaSource. Next: webhook/live.py, egress/types.py.
 May touch: the API server through kube/rest.py, the clock.
 Source: docs/behaviour/engine 10.7; Kubernetes apiserver
 pkg/cel/openapi/resolver/discovery.go (asked again at each review); kube-openapi
@@ -67,14 +67,23 @@ class LiveSchemas:
             for group, version in group_versions:
                 address = index.get(path_of(group, version))
                 if address:
-                    found[group, version] = self._document(address, deadline_ns)
+                    found[group, version] = self._read(address, deadline_ns)
         except (DependencyError, RequestInvalid) as error:
             self._quiet_until_s = time.monotonic() + _PAUSE_S
             _log.warning("cannot type-check CEL, no schemas: %s", error.message)
             self._on_failure(FAILED)
         return found
 
-    def _document(self, address: str, deadline_ns: int) -> Schemas:
+    def document(self, group: str, version: str, deadline_ns: int) -> Schemas | None:
+        """Return the schemas of a group and version, None if it is not served.
+
+        Raises: DependencyError, RequestInvalid.
+        """
+        index = read_index(self._asked(_INDEX, deadline_ns))
+        address = index.get(path_of(group, version))
+        return self._read(address, deadline_ns) if address else None
+
+    def _read(self, address: str, deadline_ns: int) -> Schemas:
         with self._lock:
             known = self._cache.pop(address, None)
             if known is not None:

@@ -1,8 +1,8 @@
 """Record which parts of a value are read, and extract those parts.
 
-Room: expr. Takes: marks by pattern/reads.py, jmespath/reads.py and cel/reads.py. Gives:
-Reads; Found, the places that a value may come from; ``cutter(reads)``, which makes the
-part of a value that is read.
+Room: expr. Takes: marks by expr/pattern/reads.py, expr/jmespath/reads.py and
+expr/cel/reads.py. Gives: Reads; Found, the places that a value may come from;
+``cutter(reads)``, which makes the part of a value that is read.
 Next: program/recall/verdicts.py.
 May touch: nothing outside its arguments.
 
@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kyverno_mp.limits import ORIGINS_MAX
+from kyverno_mp.limits import ORIGINS_MAX, READS_DEPTH_MAX, READS_PLACES_MAX
 from kyverno_mp.values.jsonvalue import Json
 
 Cut = Callable[[Json], Json]
 
 _TEXT: Final = frozenset({str})
+_FEW_NAMES: Final = 64
 _WHOLE_BELOW: Final = 3
 """PERF: maps with fewer names are small, e.g. a securityContext; keeping one whole is
 faster than extracting parts. Lists are extracted anyway: volumeMounts name random
@@ -36,7 +37,7 @@ class Reads:
     list are told apart: it is only compared with these, and with those of the others.
     """
 
-    __slots__ = ("_each", "fields", "names", "texts", "whole")
+    __slots__ = ("_each", "fields", "names", "size", "texts", "whole")
 
     def __init__(self) -> None:
         self.whole = False
@@ -44,6 +45,8 @@ class Reads:
         self.fields: dict[str, Reads] = {}
         self.texts: frozenset[str] | None = None
         self._each: Reads | None = None
+        self.size = 0
+        """Places below, as ``is_too_large`` counted them."""
 
     def field(self, name: str) -> "Reads":
         """Return the place below a key and mark the key as read."""
@@ -60,6 +63,24 @@ class Reads:
     def element(self) -> "Reads | None":
         """Return ``each`` if it is marked."""
         return self._each
+
+    def is_too_large(self) -> bool:
+        """Count the places, and return whether they are too deep or too many.
+
+        What follows them is recursive, and in part runs in the event loop.
+        """
+        level, self.size = [self], 0
+        for _ in range(READS_DEPTH_MAX):
+            below: list[Reads] = []
+            for place in level:
+                below += place.fields.values()
+                if place.element is not None:
+                    below.append(place.element)
+            self.size += len(below)
+            if not below or self.size > READS_PLACES_MAX:
+                return self.size > READS_PLACES_MAX
+            level = below
+        return True
 
     def add(self, other: "Reads") -> None:
         """Add the reads of ``other``."""
@@ -186,6 +207,9 @@ def _has_lists(reads: Reads) -> bool:
 
 
 def _cut_map(names: tuple[tuple[str, Cut | None], ...], cut_items: Cut) -> Cut:
+    if len(names) > _FEW_NAMES:
+        return _cut_small_maps(dict(names), cut_items)
+
     def cut_map(value: Json) -> Json:
         kind = type(value)
         if kind is not dict:
@@ -194,6 +218,27 @@ def _cut_map(names: tuple[tuple[str, Cut | None], ...], cut_items: Cut) -> Cut:
         for name, cut in names:
             if name in value:
                 found = value[name]
+                part[name] = found if cut is None else cut(found)
+        return part
+
+    return cut_map
+
+
+def _cut_small_maps(cuts: dict[str, Cut | None], cut_items: Cut) -> Cut:
+    """Extract from maps that have few of many names: by what they have.
+
+    SAFETY: who writes a policy chooses the names, and who sends an object may repeat an
+    empty map thousands of times; a look-up takes as long as the object is large.
+    """
+
+    def cut_map(value: Json) -> Json:
+        kind = type(value)
+        if kind is not dict:
+            return cut_items(value) if kind is list else value
+        part: dict[str, Json] = {}
+        for name, found in value.items():
+            if name in cuts:
+                cut = cuts[name]
                 part[name] = found if cut is None else cut(found)
         return part
 

@@ -124,7 +124,7 @@ class ImageReview:
     def verify(self, asked: SignatureQuery, deadline_ns: int) -> str:
         """Return the digest that the attestor has signed.
 
-        Raises: ExpressionFailed with upstream's text, DependencyError.
+        Raises: ExpressionFailed with upstream's message, DependencyError.
         """
         if asked.form == _NOTARY:
             return self._notary(asked, deadline_ns)
@@ -150,7 +150,7 @@ class ImageReview:
     ) -> Sequence[dict[str, Json]]:
         """Return the statements about the image that the attestor has signed.
 
-        Raises: ExpressionFailed with upstream's text, DependencyError.
+        Raises: ExpressionFailed with upstream's message, DependencyError.
         """
         if asked.form == _NOTARY:
             return [self._notary_statement(asked, deadline_ns)]

@@ -35,6 +35,10 @@ class MutatingBodyIR(msgspec.Struct, frozen=True, array_like=True):
     conditions: tuple[NamedExpressionIR, ...]
     variables: tuple[NamedExpressionIR, ...]
     mutations: tuple[MutationIR, ...]
+    annotations: tuple[NamedExpressionIR, ...] = ()
+    """``auditAnnotations``, by key."""
+    target_conditions: tuple[NamedExpressionIR, ...] = ()
+    """``targetMatchConditions``: those of existing objects."""
 
 
 class MutatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
@@ -51,6 +55,8 @@ class MutatingPolicyIR(msgspec.Struct, frozen=True, array_like=True):
     effects: int = EFFECT_PURE
     skips_background: bool = True
     """Requests of the background pool's account are left out."""
+    replaces_atomics: bool = False
+    """``useServerSideApply``: apply configurations may replace atomic values."""
 
     @property
     def mutates_request(self) -> bool:

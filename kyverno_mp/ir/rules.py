@@ -19,7 +19,7 @@ from kyverno_mp.ir.match import MatchIR, SelectorIR
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import ImageExtractor
 
-LAYOUT_VERSION: Final = 11
+LAYOUT_VERSION: Final = 12
 """Raise with every change of a record in ir/ or of a node record in expr/."""
 
 
@@ -89,7 +89,7 @@ class GlobalReferenceEntryIR(
 
 
 class InvalidEntryIR(msgspec.Struct, frozen=True, array_like=True, tag="invalid"):
-    """An entry without a known type: loading the context fails with upstream's text."""
+    """An entry of an unknown type: loading it fails with upstream's message."""
 
     name: str
 

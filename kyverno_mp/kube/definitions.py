@@ -1,4 +1,4 @@
-"""Tell a kind that does not exist from one that is not served at the moment.
+"""Distinguish a kind that does not exist from one that is not served at the moment.
 
 Room: kube. Takes: a Client, a Resource of a CustomResourceDefinition. Gives:
 check_undefined, find_defined. Next: background/cel_policies.py, cleanup/exceptions.py.

@@ -1,4 +1,4 @@
-"""Decode the PolicyExceptions of both groups, and tell which policies they name.
+"""Decode the PolicyExceptions of both groups, and find which policies they name.
 
 Room: leader. Takes: StoredDocuments. Gives: exceptions, and digests of those that name
 a policy. Next: leader/policy_store.py. May touch: nothing outside its arguments.

@@ -96,7 +96,7 @@ class Banner:
             f"  health    {health}/health/readiness\n"
             f"  metrics   {health}/metrics\n"
             f"  policies  {health}/policies  (from {source})\n"
-            f"  {health}/ lists all of these\n"
+            f"  overview  {health}/\n"
         )
 
 

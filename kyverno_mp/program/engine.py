@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from kyverno_mp.errors import BudgetExceeded
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
@@ -42,8 +44,29 @@ class LinkedPolicy:
 
 
 def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
-    """Link one rule; rule sources call it when a rule is first needed."""
-    return LinkedRule(policy, rule)
+    """Link one rule; rule sources call it when a rule is first needed.
+
+    SAFETY: one that cannot be linked is an error of its own. The failure of the plan
+    would let its author lift the denials of all policies of a path that ignores errors.
+    """
+    try:
+        linked = LinkedRule(policy, rule)
+        # Here, where a large rule is linked in a thread.
+        _ = linked.reads
+    except Exception as error:  # noqa: BLE001 - the exit for internal errors
+        name = f"a rule that fails to link ({type(error).__name__})"
+        return LinkedRule(
+            policy,
+            msgspec.structs.replace(
+                rule,
+                unsupported=name,
+                validate=None,
+                context=(),
+                preconditions=None,
+                cel_preconditions=(),
+            ),
+        )
+    return linked
 
 
 def link_policy(compiled: CompiledPolicy) -> LinkedPolicy:

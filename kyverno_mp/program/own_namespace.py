@@ -2,8 +2,8 @@
 
 Room: program. Takes: the policy's namespace, the namespace that a rule wants to read or
 write. Gives: whether that is forbidden; the caller raises Kyverno's error for its part
-of the rule. Next: context/api_call.py, context/loaders.py, bodies/cel_params.py,
-generate/pattern.py, generate/sources.py.
+of the rule. Next: program/context/api_call.py, program/context/loaders.py,
+program/bodies/cel_params.py, program/generate/pattern.py, program/generate/sources.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/lessons 4.2; docs/behaviour/engine 3.7.
 

@@ -2,7 +2,7 @@
 
 Room: program. Gives: Protocols that kube, registry, snapshot data segments and the
 CLI's values satisfy structurally. A port without a result raises ExpressionFailed with
-upstream's text; it never returns an empty value instead of an error.
+upstream's message; it never returns an empty value instead of an error.
 May touch: nothing; the adapters do.
 Source: docs/behaviour/engine 3.7; docs/behaviour/controllers 11.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ImagePort,
         ResourcePort,
     )
+    from kyverno_mp.values.typed.schema import Schemas
 
 
 class ConfigMaps(Protocol):
@@ -290,6 +291,16 @@ class RuleSettings(NamedTuple):
 _DEFAULT_SETTINGS = RuleSettings()
 
 
+class KindTypes(Protocol):
+    """The types of kinds, for apply configurations."""
+
+    def types(self, api_version: str, kind: str, deadline_ns: int) -> "Schemas | None":
+        """Return the types of a kind and of the built-in ones; None: it is not served.
+
+        Raises: DependencyError, InputError.
+        """
+
+
 class CelPorts(NamedTuple):
     """The ports of policies in CEL; an expression that uses an absent one fails."""
 
@@ -303,6 +314,8 @@ class CelPorts(NamedTuple):
     """For namespaced policies in place of ``images``: without our credentials."""
     namespaces: NamespaceObjects | None = None
     generator: "GeneratorPort | None" = None
+    types: KindTypes | None = None
+    """The types of custom kinds; None: only those of the built-in ones are known."""
 
 
 _NO_CEL = CelPorts()

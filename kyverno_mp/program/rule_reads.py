@@ -53,11 +53,12 @@ def rule_reads(rule: RuleIR) -> Reads | None:
         _body(rule.validate or ValidateIR(), scope, target)
         if rule.validate is not None and rule.validate.cel is not None:
             _cel(rule.validate.cel, rule.cel_preconditions, target)
-    except ReadsUnknown:
+    except (ReadsUnknown, RecursionError):
+        # Loops and documents may nest as deep as a policy may.
         return None
-    if _is_plain(root, {"request"}) and _is_plain(request, _KNOWN):
-        return target
-    return None
+    if not (_is_plain(root, {"request"}) and _is_plain(request, _KNOWN)):
+        return None
+    return None if target.is_too_large() else target
 
 
 def _is_plain(place: Reads, known: Iterable[str]) -> bool:

@@ -47,7 +47,7 @@ class TriggerObject(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_nameless(self) -> bool:
-        """Whether nothing tells it apart: the API server has yet to name it."""
+        """Whether nothing identifies it: the API server has yet to name it."""
         return not (self.name or self.uid)
 
 

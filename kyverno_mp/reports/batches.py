@@ -28,6 +28,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Of the policies in CEL, at least; 0: the coordinator has none."""
     mutating_generation: int = 0
     """Of the MutatingPolicies, likewise."""
+    only: tuple[bytes, ...] | None = None
+    """The keys of the rules to evaluate, all of a policy or none; None = all rules."""
     image_generation: int = 0
     """Of the ImageValidatingPolicies, likewise."""
 

@@ -11,13 +11,14 @@ is None here: the writer then reads the report. The version in the patch makes i
 if the report has changed since.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from kyverno_mp.reports.batches import NOTHING, Evaluated
-from kyverno_mp.reports.entries import Subject
+from kyverno_mp.reports.entries import Place, Subject
 from kyverno_mp.reports.fingerprints import (
     KEY_BYTES,
     each_fingerprint,
@@ -66,16 +67,18 @@ def change_of(
     stays: Callable[[bytes], bool],
     now_s: int,
     found: Evaluated = NOTHING,
+    places: Mapping[bytes, Place] = MappingProxyType({}),
 ) -> Change | None:
     """Return the change of a report, None if it has to be read.
 
-    ``stays``: whether a row stays of which nothing was found, by its key.
+    ``stays``: whether a row stays of which nothing was found, by its key. ``places``:
+    where rows belong, by their keys, as far as it is known.
     """
     edit = _Edit(stored, found)
     if not edit.is_plain:
         return None
     edit.keep(stays)
-    if not edit.insert():
+    if not edit.insert(places):
         return None
     size = stored.size_bytes + edit.added_bytes
     if is_too_large(size):
@@ -98,7 +101,7 @@ class _Edit:
         is_unique = (len(keys), len(self._at)) == (len(self._before), len(self._new))
         is_known = all(map(result_of, self._before))
         self.is_plain = is_unique and is_known and not stored.left_out
-        """Each row is told from the others, and all are there."""
+        """All rows are there, and each can be distinguished from the others."""
         self.after: list[bytes] = []
         self._replaced: list[tuple[int, bytes]] = []
         self._gone: list[int] = []
@@ -117,23 +120,31 @@ class _Edit:
             else:
                 self._gone.append(at)
 
-    def insert(self) -> bool:
+    def insert(self, places: Mapping[bytes, Place]) -> bool:
         """Add the rows that are new; False if their places are not known.
 
-        Fingerprints have no names, so rows of reviews have no place among the others.
+        Fingerprints have no names: the order of what was found tells the places, or,
+        if there are other rows, the names of their rules.
         """
         keys = {one[:KEY_BYTES] for one in self.after}
         if keys.issuperset(self._at):
             return True
-        if not keys.issubset(self._at):
+        is_ordered = keys.issubset(self._at)
+        if not is_ordered and not places.keys() >= keys | self._at.keys():
             return False
         for at, one in enumerate(self._new):
-            if one[:KEY_BYTES] not in keys:
-                before = self._new[at - 1] if at else None
-                place = 0 if before is None else self.after.index(before) + 1
-                self.after.insert(place, one)
-                self._added.append((place, self._rows[at]))
+            if one[:KEY_BYTES] in keys:
+                continue
+            if is_ordered:
+                place = self.after.index(self._new[at - 1]) + 1 if at else 0
+            else:
+                place = self._place_among(places, places[one[:KEY_BYTES]])
+            self.after.insert(place, one)
+            self._added.append((place, self._rows[at]))
         return True
+
+    def _place_among(self, places: Mapping[bytes, Place], wanted: Place) -> int:
+        return sum(places[one[:KEY_BYTES]] < wanted for one in self.after)
 
     @property
     def added_bytes(self) -> int:

@@ -176,8 +176,12 @@ def _properties(policy: PolicyIR, rule: RuleResult) -> dict[str, str]:
     return properties
 
 
-def place_of(row: Row) -> tuple[str, ...]:
-    """Return what orders the rows of a report."""
+Place = tuple[str, str, str]
+"""What orders the rows of a report: policy, rule and source."""
+
+
+def place_of(row: Row) -> Place:
+    """Return the place of a row."""
     return row.policy, row.rule, row.source
 
 

@@ -23,6 +23,14 @@ from kyverno_mp.limits import (
 )
 from kyverno_mp.reports.entries import Subject
 
+Keys = frozenset[bytes]
+"""Rules by their keys, as in reports/fingerprints.py."""
+
+
+def joined_keys(one: Keys | None, other: Keys | None) -> Keys | None:
+    """Return what is evaluated if both are due; None = all rules."""
+    return None if one is None or other is None else one | other
+
 
 class Source(Protocol):
     """Where an object comes from, e.g. reports.watches.KindWatch."""
@@ -39,7 +47,8 @@ class Item(msgspec.Struct, frozen=True):
     """One object. ``digest``: of what rules read.
 
     ``since_s``: since when its report may be outdated, by the monotonic clock.
-    ``is_change``: it changed itself.
+    ``is_change``: it changed itself. ``only``: the rules that are to be evaluated,
+    None = all; the rows of others stay as they are.
     """
 
     source: Source
@@ -49,6 +58,7 @@ class Item(msgspec.Struct, frozen=True):
     raw: bytes
     since_s: float
     is_change: bool
+    only: Keys | None = None
 
     @property
     def subject(self) -> Subject:
@@ -71,9 +81,13 @@ class Item(msgspec.Struct, frozen=True):
 class Feed:
     """Objects by source, in order of arrival; any thread may call it."""
 
-    def __init__(self, batch_objects: int = 0) -> None:
-        """``batch_objects``: how many objects a batch has at most, 0 = usual."""
-        self._batch_objects = batch_objects or REPORTS_BATCH_OBJECTS
+    def __init__(self, sharers: int = 1, batch_objects: int = 0) -> None:
+        """``sharers``: how many threads take batches.
+
+        ``batch_objects``: how many objects a batch has at most, 0 = usual.
+        """
+        self._sharers = sharers
+        self._batch_objects = batch_objects
         self._changed = threading.Condition()
         self._waiting: dict[int, dict[Key, Item]] = {}
         """By the id of the source: a batch has objects of one kind."""
@@ -94,10 +108,7 @@ class Feed:
             if before is not None:
                 self._count -= 1
                 self._bytes -= len(before.raw)
-                if before.since_s < item.since_s:
-                    item = msgspec.structs.replace(
-                        item, since_s=before.since_s, is_change=before.is_change
-                    )
+                item = _joined(before, item)
             same[item.key] = item
             self._count += 1
             self._bytes += len(item.raw)
@@ -146,11 +157,17 @@ class Feed:
         """Take objects of the source that waits longest; it then queues again."""
         source = next(iter(self._waiting))
         same = self._waiting.pop(source)
+        # The reports of a batch are written one after the other: a few objects that
+        # one thread took would wait for each other, while the other threads are idle.
+        largest = self._batch_objects or REPORTS_BATCH_OBJECTS
+        most = min(largest, -(-self._count // self._sharers))
         taken: list[Item] = []
         size = 0
-        while same and len(taken) < self._batch_objects:
+        while same and len(taken) < most:
             key = next(iter(same))
             if taken and size + len(same[key].raw) > REPORTS_BATCH_BYTES_MAX:
+                break
+            if taken and same[key].only != taken[0].only:
                 break
             item = same.pop(key)
             size += len(item.raw)
@@ -160,3 +177,14 @@ class Feed:
         self._count -= len(taken)
         self._bytes -= size
         return taken
+
+
+def _joined(before: Item, item: Item) -> Item:
+    """Return what is to be done of an object that waits and comes again."""
+    first = min(item, before, key=lambda one: one.since_s)
+    return msgspec.structs.replace(
+        item,
+        since_s=first.since_s,
+        is_change=first.is_change,
+        only=joined_keys(before.only, item.only),
+    )

@@ -68,7 +68,7 @@ def summary_in(fingerprints: Iterable[bytes]) -> dict[str, int]:
 
 
 def fingerprints_of(rows: Iterable[Row]) -> bytes:
-    """Return the fingerprints of a report, in their one order."""
+    """Return the fingerprints of a report in canonical order."""
     return joined(fingerprint_of(row, plain_row(row)) for row in rows)
 
 

@@ -72,7 +72,7 @@ class Merging:
         self._thread.start()
 
     def stop(self) -> None:
-        """End both."""
+        """Stop the watch and the thread."""
         self._stopping.set()
         self.results.stop()
         self._thread.join(timeout=_TICK_S)

@@ -36,6 +36,7 @@ from kyverno_mp.reports.entries import (
     KYVERNO,
     MUTATING,
     VALIDATING,
+    Place,
     merge_key_of,
 )
 from kyverno_mp.reports.fingerprints import key_of_names
@@ -127,6 +128,8 @@ class Plan(msgspec.Struct, frozen=True):
     """The policies that are scanned, by source and policy of a row."""
     images: "Plan | None" = None
     """That of the rules about images, which are scanned apart; None: none are."""
+    places: Mapping[bytes, Place] = {}
+    """Where rows belong, by key; those of CEL do not tell the names of their rules."""
 
     @property
     def generations(self) -> tuple[int, ...]:
@@ -145,9 +148,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     def documents_of(self, resource: Resource) -> tuple[bytes, ...]:
         """Return the admission policies that an evaluator needs for a resource."""
-        return tuple(
-            rule.document for rule in self.admission if rule.may_match(resource)
-        )
+        return tuple(one.document for one in self.admission if one.may_match(resource))
 
     @property
     def named(self) -> frozenset[Named]:
@@ -196,22 +197,20 @@ def plan_of(
     live = set(derived)
     references = {(one.policy.kind, one.policy.name): one.policy for one in admission}
     wanted = frozenset(types)
+    places: dict[bytes, Place] = {}
     for policy, rule in rules_of(segment):
         if is_disabled(policy):
             continue
         key = key_of_names((KYVERNO, policy.key, rule.name))
         live.add(key)
+        places[key] = policy.key, rule.name, KYVERNO
         if is_scanned(policy, rule, wanted):
-            scanned.append(scanned_rule(policy, rule))
+            scanned.append(scanned_rule(policy, rule, key))
             references[KYVERNO, policy.key] = scanned[-1].policy
             if rule.name not in policy.review_rules:
                 derived.add(key)
     of_cel = (
-        (
-            VALIDATING,
-            in_cel.validating,
-            _validating_rules(in_cel.validating, wanted),
-        ),
+        (VALIDATING, in_cel.validating, _validating_rules(in_cel.validating, wanted)),
         (MUTATING, in_cel.mutating, _mutating_rules(in_cel.mutating, wanted)),
     )
     for source, known, rules in of_cel:
@@ -242,6 +241,7 @@ def plan_of(
         live=frozenset(live),
         unknown=unknown,
         references=references,
+        places=places,
     )
 
 
@@ -342,7 +342,7 @@ def names(kind: KindIR, resource: Resource) -> bool:
     )
 
 
-def scanned_rule(policy: PolicyIR, rule: RuleIR) -> ScannedRule:
+def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
     """Return a rule as one of the plan."""
     blocks = [rule.match, *(one.match for one in rule.exceptions)]
     if rule.exclude is not None:
@@ -356,6 +356,7 @@ def scanned_rule(policy: PolicyIR, rule: RuleIR) -> ScannedRule:
         digest=_digest(policy, rule),
         reads_labels=_reads_labels(filters, rule),
         reads_data=rule.effects & ~EFFECT_REGISTRY != EFFECT_PURE,
+        key=key,
         policy=Reference(
             POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
         ),
@@ -370,7 +371,7 @@ def _reads_labels(filters: Iterable[FilterIR], rule: RuleIR) -> bool:
 
 
 def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
-    """Return a digest that an edit without effect on results leaves as it is."""
+    """Return what an edit without effect on results leaves as it is."""
     shown = (
         *(policy.kind, policy.key, policy.apply_rules, policy.background),
         *(policy.admission, policy.scored, policy.category, policy.severity),
@@ -389,3 +390,11 @@ def _digest_of(ir: AnyCelIR) -> bytes:
     )
     data = msgspec.msgpack.encode(shown)
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
+
+
+def signature_of(rules: Iterable[ScannedRule]) -> bytes:
+    """Return a digest of all that the results of these rules depend on."""
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    for rule in rules:
+        digest.update(rule.digest)
+    return digest.digest()

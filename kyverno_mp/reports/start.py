@@ -82,7 +82,7 @@ class Reports:
         self._dependencies = dependencies
         settings, clock = dependencies.settings, dependencies.clock
         self._stopping = threading.Event()
-        self.feed = Feed()
+        self.feed = Feed(sharers=_WRITERS)
         kinds = OPEN_REPORTS if settings.reports_open else POLICY_REPORTS
         self.stored = StoredReports(dependencies.client, kinds)
         self.writer = Writer(
@@ -107,7 +107,7 @@ class Reports:
         self.images: Lane | None = None
         """The lane of rules about images, None if nobody evaluates them."""
         if dependencies.image_evaluators is not None:
-            feed = Feed(batch_objects=1)
+            feed = Feed(sharers=_WRITERS, batch_objects=1)
             self.images = self._lane(
                 feed,
                 ImageScan(dependencies, feed, self.scan),

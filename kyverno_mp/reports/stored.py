@@ -59,6 +59,11 @@ class StoredReports:
         """Return the version of a report, and what is remembered of it."""
         return self._informer(key).entry(key)
 
+    def is_whole(self, key: Key) -> bool:
+        """Return whether a report has all rows, as far as the informer says."""
+        found = self.get(key)
+        return found is not None and not found.left_out and self.is_known(key)
+
     def is_known(self, key: Key) -> bool:
         """Return whether ``get`` has everything that we wrote."""
         if key not in self._written:
@@ -78,7 +83,7 @@ class StoredReports:
         self._seen(key)
 
     def unseen(self) -> set[Key]:
-        """Return the reports whose last write of ours the informers may lack."""
+        """Return the reports whose last write here may be missing in the informers."""
         with self._lock:
             return set(self._written)
 

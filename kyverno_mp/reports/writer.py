@@ -12,24 +12,28 @@ never undo each other. A row that stays keeps its time.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from kyverno_mp.errors import KubeConflict, KubeNotFound, KubeRefused
+from kyverno_mp.errors import (
+    KubeConflict,
+    KubeNotFound,
+    KubeRefused,
+    StateError,
+)
 from kyverno_mp.kube.apply import Objects
-from kyverno_mp.reports.batches import NOTHING, Evaluated
+from kyverno_mp.reports.batches import NOTHING
 from kyverno_mp.reports.changes import Change, change_of, new_report
 from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp
 from kyverno_mp.reports.fingerprints import (
-    KEY_BYTES,
     each_fingerprint,
     fingerprints_of,
     joined,
-    key_of,
     plain_row,
 )
+from kyverno_mp.reports.keeping import Evaluation, merged, row_stays, stays
 from kyverno_mp.reports.objects import (
     LEFT_OUT,
     Report,
@@ -85,24 +89,28 @@ class Writer:
         self._on_write = on_write
         self.stores = stores
 
-    def apply(self, subject: Subject, evaluated: Evaluated, plan: Plan) -> Applied:
+    def apply(self, subject: Subject, evaluation: Evaluation) -> Applied:
         """Write what a scan found.
 
-        Raises: DependencyError, LeaseLost.
+        Raises: DependencyError, LeaseLost; StateError if it does not count any more.
         """
-        if self._is_written(subject, evaluated, plan):
+        evaluated = evaluation.found
+        if self._is_written(subject, evaluation):
             return Applied(SAME)
         if not self.stores:
             return Applied(SAME, range(len(evaluated.rows)))
-        written = self._write_unread(subject, evaluated, plan)
+        written = self._write_unread(subject, evaluation)
         if written is not None:
             return written
         found = [ROW.decode(raw) for raw in evaluated.rows]
         changed: list[int] = []
 
         def decide(rows: Sequence[Row]) -> list[Row]:
+            _demand_newest(evaluation)
+            if not rows:
+                _demand_all(evaluation)
             changed[:] = evaluated.changed_from(fingerprints_of(rows))
-            return _scanned(rows, found, plan, evaluated.waiting)
+            return evaluation.rows(rows, found)
 
         return Applied(self._bring(subject, decide), changed)
 
@@ -113,15 +121,15 @@ class Writer:
         Raises: DependencyError, LeaseLost.
         """
 
-        def stays(key: bytes) -> bool:
-            return _stays(key, plan, is_scanned=is_scanned)
+        def may_stay(key: bytes) -> bool:
+            return stays(key, plan, is_scanned=is_scanned)
 
-        written = self._change(subject, stays, plan)
+        written = self._change(subject, Evaluation(NOTHING, plan), may_stay)
         if written is not None:
             return written.outcome
 
         def kept(rows: Sequence[Row]) -> list[Row]:
-            return [row for row in rows if _row_stays(row, plan, is_scanned=is_scanned)]
+            return [row for row in rows if row_stays(row, plan, is_scanned=is_scanned)]
 
         return self._bring(subject, kept)
 
@@ -131,9 +139,9 @@ class Writer:
         Raises: DependencyError, LeaseLost.
         """
         given = [msgspec.structs.replace(row, resources=()) for row in rows]
-        return self._bring(subject, lambda known: _merged(known, given, plan))
+        return self._bring(subject, lambda known: merged(known, given, plan))
 
-    def _is_written(self, subject: Subject, evaluated: Evaluated, plan: Plan) -> bool:
+    def _is_written(self, subject: Subject, evaluation: Evaluation) -> bool:
         """Return whether the report has what was found, as far as the informer says."""
         key = report_key(subject)
         if not self.stores:
@@ -142,51 +150,48 @@ class Writer:
             return False
         stored = self._stored.get(key)
         if stored is None:
-            return not evaluated.rows
+            return not evaluation.found.rows
         if stored.left_out:
             return False
         before = list(each_fingerprint(stored.fingerprints))
-        return _wanted_fingerprints(before, evaluated, plan) == joined(before)
+        return evaluation.fingerprints(before) == joined(before)
 
-    def _write_unread(
-        self, subject: Subject, evaluated: Evaluated, plan: Plan
-    ) -> Applied | None:
+    def _write_unread(self, subject: Subject, evaluation: Evaluation) -> Applied | None:
         """Create or change a report without reading it; None = it has to be read.
 
-        Raises: DependencyError, LeaseLost.
+        Raises: DependencyError, LeaseLost, StateError.
         """
-        key = report_key(subject)
+        key, found = report_key(subject), evaluation.found
         if not self._stored.is_known(key) or self._stored.get(key) is not None:
-            return self._change(
-                subject,
-                lambda row: _stays(row, plan, is_scanned=row in evaluated.waiting),
-                plan,
-                evaluated,
-            )
-        made = new_report(self._kinds, subject, evaluated, int(self._now_s()))
+            return self._change(subject, evaluation, evaluation.stays)
+        _demand_newest(evaluation)
+        _demand_all(evaluation)
+        made = new_report(self._kinds, subject, found, int(self._now_s()))
         if made is None or not self._post(subject, made):
             return None
         self._on_write(CREATED, 0)
-        return Applied(CREATED, range(len(evaluated.rows)))
+        return Applied(CREATED, range(len(found.rows)))
 
     def _change(
         self,
         subject: Subject,
-        stays: Callable[[bytes], bool],
-        plan: Plan,
-        found: Evaluated = NOTHING,
+        evaluation: Evaluation,
+        may_stay: Callable[[bytes], bool],
     ) -> Applied | None:
         """Change or delete a report without reading it; None = it has to be read.
 
-        Raises: DependencyError, LeaseLost.
+        Raises: DependencyError, LeaseLost, StateError.
         """
+        found, plan = evaluation.found, evaluation.plan
         key = report_key(subject)
         known = self._stored.found(key) if self._stored.is_known(key) else None
         # Fingerprints do not tell the source of a row.
         if known is None or plan.unknown:
             return None
+        _demand_newest(evaluation)
         version, stored = known
-        change = change_of(stored, version, stays, int(self._now_s()), found)
+        now_s = int(self._now_s())
+        change = change_of(stored, version, may_stay, now_s, found, plan.places)
         if change is None or not self._patch(subject, version, change):
             return None
         outcome = UPDATED if change.body else DELETED
@@ -308,6 +313,23 @@ class Writer:
         ]
 
 
+def _demand_newest(evaluation: Evaluation) -> None:
+    """Raises: StateError if another evaluation may have written the report.
+
+    Called when the version is known that the write has as its precondition.
+    """
+    if not evaluation.still_counts():
+        raise StateError("reports.outdated", "the object or its policies have changed")
+
+
+def _demand_all(evaluation: Evaluation) -> None:
+    """Raises: KubeNotFound if a new report would lack rows of other rules."""
+    if evaluation.only is not None and evaluation.found.rows:
+        raise KubeNotFound(
+            "kube.not_found", "its report is gone, all rules are evaluated"
+        )
+
+
 def _edited(live: Json, rows: Sequence[Row], left_out: int) -> Json:
     metadata = dict(live["metadata"])
     annotations = dict(metadata.pop("annotations", None) or {})
@@ -324,73 +346,3 @@ def _is_same(report: Report, rows: Sequence[Row], left_out: int) -> bool:
     if annotated != (str(left_out) if left_out else ""):
         return False
     return fingerprints_of(rows) == fingerprints_of(report.rows)
-
-
-def _stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
-    """Return whether a stored row may stay if no scan says anything about it."""
-    return key in plan.live and (is_scanned or key not in plan.derived)
-
-
-def _row_stays(row: Row, plan: Plan, *, is_scanned: bool) -> bool:
-    return row.source in plan.unknown or _stays(
-        key_of(row), plan, is_scanned=is_scanned
-    )
-
-
-def is_outdated(fingerprints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
-    """Return whether ``prune`` may change a report: fingerprints have no source."""
-    return not all(
-        _stays(one[:KEY_BYTES], plan, is_scanned=is_scanned)
-        for one in each_fingerprint(fingerprints)
-    )
-
-
-def _wanted_fingerprints(
-    stored: Sequence[bytes], found: Evaluated, plan: Plan
-) -> bytes:
-    """Return the fingerprints that ``_scanned`` leads to."""
-    new = list(each_fingerprint(found.fingerprints))
-    keys = {one[:KEY_BYTES] for one in new}
-    kept = [
-        one
-        for one in stored
-        if one[:KEY_BYTES] not in keys
-        and _stays(one[:KEY_BYTES], plan, is_scanned=one[:KEY_BYTES] in found.waiting)
-    ]
-    return joined((*kept, *new))
-
-
-def _scanned(
-    known: Sequence[Row], found: Sequence[Row], plan: Plan, waiting: Collection[bytes]
-) -> list[Row]:
-    """Return the rows after a scan: what it found, and what it cannot find.
-
-    ``waiting``: keys of the rules about which it could say nothing.
-    """
-    keys = {key_of(row) for row in found}
-    kept = [
-        row
-        for row in known
-        if key_of(row) not in keys
-        and _row_stays(row, plan, is_scanned=key_of(row) in waiting)
-    ]
-    return [*kept, *found]
-
-
-def _merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
-    """Return the rows after a review. KYVERNO: equal seconds keep the older row."""
-    merged = {
-        key_of(row): row for row in known if _row_stays(row, plan, is_scanned=True)
-    }
-    for row in given:
-        key = key_of(row)
-        before = merged.get(key)
-        if not _stays(key, plan, is_scanned=False):
-            continue
-        if before is None or _seconds(row) >= _seconds(before):
-            merged[key] = row
-    return list(merged.values())
-
-
-def _seconds(row: Row) -> int:
-    return row.timestamp.seconds if row.timestamp else 0

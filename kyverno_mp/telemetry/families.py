@@ -427,6 +427,15 @@ REPORTS_STALENESS: Final = Family(
     " cause: object (the object changed), scan (policies, data or the period).",
     buckets=(0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
+REPORTS_STAGES: Final = Family(
+    "kyverno_mp_reports_stage_seconds",
+    "histogram",
+    ("cause", "stage"),
+    "Parts of the time from a change to the report that was written because of it, in"
+    " seconds, by stage: waiting (for an evaluator), evaluating, turn (until the"
+    " reports of its batch before it are written), writing.",
+    buckets=(0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
+)
 REPORTS_LEFT_OUT: Final = Family(
     "kyverno_mp_reports_cut_total",
     "counter",
@@ -560,7 +569,7 @@ RECORDED: Final = (
     BACKGROUND_CONTESTED,
     *(RECORDED_REVIEWS, RECORDING_FILES_DELETED),
     *(DASHBOARD_REQUESTS, DASHBOARD_LEFT_OUT),
-    REPORTS_STALENESS,
+    *(REPORTS_STALENESS, REPORTS_STAGES),
     *(REPORTS_EVENTS_DROPPED, OBSERVATIONS_DROPPED),
     VALIDATING_RESULTS,
     MUTATING_RESULTS,

@@ -1,7 +1,8 @@
 """Define the errors that the webhook answers with an HTTP status, not with a review.
 
 Room: webhook. Gives: HttpError; the codes, the status of each, the table of codes
-in docs/metrics.md. Next: review/service, http/protocol, rest. May touch: nothing.
+in docs/metrics.md. Next: webhook/review/service, webhook/http/protocol, rest. May
+touch: nothing.
 Source: docs/behaviour/controllers 2.2 (statuses of reviews); RFC 9110.
 """
 

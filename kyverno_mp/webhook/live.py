@@ -23,6 +23,7 @@ from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
 from kyverno_mp.egress.schemas import LiveSchemas
+from kyverno_mp.egress.types import LiveTypes
 from kyverno_mp.errors import KubeNotFound
 from kyverno_mp.images.access import ReadSecret
 from kyverno_mp.kube.queries import Labels
@@ -84,10 +85,11 @@ def live_ports(
     client.on_query = on_query
     known = LiveKinds(kinds, client)
     namespace = settings.namespace
+    schemas = LiveSchemas(client, on_failure)
     view = ClusterView(
         kinds=known,
         permissions=LivePermissions(client),
-        schemas=LiveSchemas(client, on_failure),
+        schemas=schemas,
         admission=account_of(namespace, "admission"),
         background=settings.background_service_account,
         reports=settings.reports_service_account,
@@ -113,6 +115,7 @@ def live_ports(
             references=shared,
             services=services,
             namespaces=namespaces,
+            types=LiveTypes(schemas),
         ),
         read_secret=secrets_of(client, namespace),
         view=view,

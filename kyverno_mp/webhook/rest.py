@@ -1,7 +1,7 @@
 """Serve every request except reviews of resources: policies, health, unknown paths.
 
 Room: webhook. Takes: a readiness check, options of policy reviews. Gives: a Falcon
-app. Next: http/protocol (http/asgi). May touch: its own threads.
+app. Next: webhook/http/protocol (webhook/http/asgi). May touch: its own threads.
 Source: docs/behaviour/controllers 2.1 (health routes of the TLS listener, reviews of
 policies), 3.6 (the health lease).
 """

@@ -1,6 +1,7 @@
 """Parse the path and query of a review: which webhook, which policies, what timeout.
 
-Room: webhook. Takes: request target bytes. Gives: Route, timeout. Next: review/service.
+Room: webhook. Takes: request target bytes. Gives: Route, timeout. Next:
+webhook/review/service.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.1 (routes), 2.5 (policy selection), 3.4
 (fine-grained).

@@ -1,7 +1,7 @@
 """Run one webhook worker under Gunicorn: an event loop, the listeners, a heartbeat.
 
 Room: webhook. Takes: the Worker's app, whose ``wsgi()`` returns a Start. Gives: answers
-to connections until it is stopped. Next: http/accept, http/connections.
+to connections until it is stopped. Next: webhook/http/accept, webhook/http/connections.
 May touch: the process's signals, sockets, one event loop.
 Source: gunicorn 27 workers/base.py (the contract with the arbiter).
 """

@@ -241,6 +241,179 @@ def test_apply_without_rights(cluster: Cluster, api: Api, policies: Path) -> Non
     assert "Error: failed to load resources (v1 namespaces: " in done.stderr
 
 
+DELETING = """
+apiVersion: policies.kyverno.io/v1
+kind: NamespacedDeletingPolicy
+metadata: {name: old, namespace: NAMESPACE}
+spec:
+  schedule: "0 3 * * *"
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps]}]
+  conditions:
+  - name: team
+    expression: namespaceObject.metadata.labels.team == 'NAMESPACE'
+  - {name: old, expression: "object.?data.old.orValue('no') == 'yes'"}
+"""
+
+
+def test_a_deleting_policy_is_previewed(
+    cluster: Cluster, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """What it shows is what the service would delete, and all of it is still there."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name, old in (("a", "yes"), ("b", "no"), ("c", "yes")):
+        api.create(maps, {"metadata": {"name": name}, "data": {"old": old}})
+    file = tmp_path / "policy.yaml"
+    file.write_text(DELETING.replace("NAMESPACE", namespace))
+    lines = run(cluster, "cleanup", "--cluster", file).stdout.splitlines()
+    shown = f"{namespace}/old"
+    assert [line.split() for line in lines[1:3]] == [
+        [shown, "ConfigMap", namespace, "a"],
+        [shown, "ConfigMap", namespace, "c"],
+    ]
+    assert lines[3].startswith(f"{shown}: 2 of ")
+    assert {"a", "b", "c"} <= {
+        one["metadata"]["name"] for one in api.get(maps)["items"]
+    }
+
+
+GENERATING = """
+apiVersion: policies.kyverno.io/v1
+kind: GeneratingPolicy
+metadata: {name: NAMESPACE}
+spec:
+  matchConstraints:
+    namespaceSelector: {matchLabels: {team: NAMESPACE}}
+    objectSelector: {matchLabels: {trigger: "yes"}}
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], resources: [configmaps],
+       operations: [CREATE, UPDATE]}
+  evaluation: {synchronize: {enabled: true}}
+  variables:
+  - name: posted
+    expression: >-
+      resource.post('v1', 'configmaps', 'NAMESPACE', {'apiVersion': dyn('v1'),
+      'kind': dyn('ConfigMap'), 'metadata': dyn({'name': 'posted'})}).metadata.name
+  generate:
+  - expression: >-
+      generator.apply(object.metadata.namespace, [{'apiVersion': dyn('v1'),
+      'kind': dyn('ConfigMap'), 'data': dyn({'from': variables.posted}),
+      'metadata': dyn({'name': 'out-' + object.metadata.name})}])
+"""
+
+
+def test_a_generating_policy_is_previewed(
+    cluster: Cluster, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """What it shows is what the service would write, and nothing is written."""
+    maps = f"/api/v1/namespaces/{namespace}/configmaps"
+    for name in ("new", "edited"):
+        metadata = {"name": name, "labels": {"trigger": "yes"}}
+        made = api.create(maps, {"metadata": metadata})
+    labels = {
+        "app.kubernetes.io/managed-by": "kyverno",
+        **{
+            f"generate.kyverno.io/{name}": value
+            for name, value in (
+                ("policy-name", namespace),
+                ("trigger-name", "edited"),
+                ("trigger-namespace", namespace),
+                ("trigger-uid", made["metadata"]["uid"]),
+                ("trigger-kind", "ConfigMap"),
+                ("trigger-group", ""),
+                ("trigger-version", "v1"),
+            )
+        },
+    }
+    metadata = {"name": "out-edited", "labels": labels}
+    api.create(maps, {"metadata": metadata, "data": {"from": "hand"}})
+    file = tmp_path / "policy.yaml"
+    file.write_text(GENERATING.replace("NAMESPACE", namespace))
+    before = len(api.get(maps)["items"])
+    done = run(cluster, "generate", "--cluster", file)
+    rows = [line.split()[:6] for line in done.stdout.splitlines()[1:3]]
+    assert sorted(rows) == [
+        ["create", namespace, namespace, "ConfigMap", namespace, "out-new"],
+        ["update", namespace, namespace, "ConfigMap", namespace, "out-edited"],
+    ]
+    assert "-  from: hand\n+  from: posted\n" in done.stdout
+    assert len(api.get(maps)["items"]) == before
+
+
+WIDGETS = """
+apiVersion: policies.kyverno.io/v1
+kind: MutatingPolicy
+metadata: {name: widgets}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [GROUP], apiVersions: [v1], resources: [widgets],
+       operations: [CREATE]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: >-
+        Object{metadata: Object.metadata{labels: {"new": "yes"}},
+        spec: Object.spec{entries: [Object.spec.entries{name: "a", port: 2}]}}
+"""
+
+
+def test_a_custom_kind_is_merged_as_its_definition_says(
+    cluster: Cluster, api: Api, namespace: str, tmp_path: Path
+) -> None:
+    """The elements of a list would be lost: the API server has the types."""
+    group = f"x{uuid.uuid4().hex[:8]}.example.org"
+    made = definition(group, scope="Namespaced", old_is_stored=False)
+    entry = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "port": {"type": "integer"}},
+        "required": ["name"],
+    }
+    entries = {
+        "type": "array",
+        "items": entry,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["name"],
+    }
+    spec = {"type": "object", "properties": {"entries": entries}}
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = {
+        "spec": spec
+    }
+    api.create(CRDS, made)
+    widgets = f"/apis/{group}/v1/namespaces/{namespace}/widgets"
+    try:
+        wait_served(api, widgets)
+        widget = {
+            "apiVersion": f"{group}/v1",
+            "kind": "Widget",
+            "metadata": {"name": "w"},
+            "spec": {"entries": [{"name": "a", "port": 1}, {"name": "b"}]},
+        }
+        api.create(widgets, widget)
+        wait_published(api, f"apis/{group}/v1")
+        file = tmp_path / "policy.yaml"
+        file.write_text(WIDGETS.replace("GROUP", group))
+        done = run(cluster, "apply", file, "--cluster", "-n", namespace)
+        lines = [line.strip() for line in done.stdout.splitlines()]
+        first = lines.index("entries:")
+        assert sorted(lines[first + 1 : first + 4]) == [
+            "- name: a",
+            "- name: b",
+            "port: 2",
+        ]
+        assert 'new: "yes"' in lines
+    finally:
+        api.ask("DELETE", f"{CRDS}/widgets.{group}")
+
+
+def wait_published(api: Api, path: str) -> None:
+    """Wait until the API server's OpenAPI documents have a group and version."""
+    until = time.monotonic() + 60
+    while path not in api.get("/openapi/v3")["paths"]:
+        assert time.monotonic() < until, path
+        time.sleep(0.05)
+
+
 def replace(api: Api, path: str, raw: dict[str, Any]) -> None:
     status, body = api.ask("PUT", path, raw)
     assert status == 200, body

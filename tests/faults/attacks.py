@@ -121,6 +121,24 @@ def _copies(count: int) -> str:
     return json.dumps(steps)
 
 
+def _chain(count: int) -> Rule:
+    """Return ``validate.cel`` with variables that name one another."""
+    texts = ["object.metadata.name", *(f"variables.v{n} + 'a'" for n in range(count))]
+    return {
+        "variables": [
+            {"name": f"v{number}", "expression": text}
+            for number, text in enumerate(texts)
+        ],
+        "expressions": [{"expression": f"variables.v{count} != ''"}],
+    }
+
+
+def _has_some(prefix: str, count: int) -> str:
+    found = " || ".join(f"has(x.{prefix}b{number})" for number in range(count))
+    return f"object.spec.xs.all(x, {found} || true)"
+
+
+_CLASSES = r"\PL"
 _LOOP = XS + "[].length(join('', [@, @, @]))"
 _NESTED = f"{YS}[].length({XS}[].to_string(@))"
 
@@ -151,6 +169,21 @@ ATTACKS: dict[str, Attack] = {
     "regexes of the object": Attack(
         tenant([asks(f"{XS}[].regex_match(@, 'aaa')")]),
         lambda: noted("", xs=[f"(a{n})*" for n in range(60_000)]),
+    ),
+    "regexes that take seconds to compile": Attack(
+        tenant([asks(f"{XS}[].regex_match(@, 'aaa')")]),
+        lambda: noted("", xs=[f"(?:{'a{500,1000}' * 128}){n}" for n in range(60)]),
+    ),
+    "regexes of Unicode classes": Attack(
+        tenant([cel("object.spec.xs.exists(x, 'a'.matches(x))")]),
+        lambda: noted("", xs=[f"(?i){_CLASSES * 2_500}{n}" for n in range(60)]),
+    ),
+    "a chain of variables": Attack(
+        tenant([{"validate": {"cel": _chain(900)}}]), lambda: noted("")
+    ),
+    "many names in many empty maps": Attack(
+        tenant([cel(_has_some(f"a{n}", 900)) for n in range(4)]),
+        lambda: noted("", xs=[{}] * 15_000),
     ),
     "equal_fold, contains, split, sha256": Attack(
         tenant(

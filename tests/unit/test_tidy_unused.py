@@ -19,7 +19,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 KEPT = {
     "cleanup.ttl.timers.Timers.work_due": "a controller's door for turned clocks",
-    "compiler.autogen.rules.expand_for_kind": "upstream's view of one kind: fuzz compares it",
+    "compiler.autogen.rules.expand_for_kind": "upstream's view of one kind, for fuzz",
     "egress.registries.RegistryTransport.host_count": "its bound is seen only here",
     "kube.connection.TimedSocket.makefile": "http.client calls it",
     "kube.pool.Pool.idle_count": "what a pool keeps is seen from outside only here",

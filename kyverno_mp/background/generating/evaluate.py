@@ -1,7 +1,7 @@
 """Evaluate a GeneratingPolicy for one trigger: what is to be generated.
 
 Room: background. Takes: a Task, a ReadyGenerating, the trigger. Gives: Evaluation.
-Next: generating/run.py. May touch: what the ports of CEL reach.
+Next: background/generating/run.py. May touch: what the ports of CEL reach.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/policies/gpol/engine/engine.go.
 """
 

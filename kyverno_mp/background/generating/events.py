@@ -117,11 +117,18 @@ class GeneratingEvents:
                 continue
             if ready is None:
                 continue
-            claims: Claims = {}
-            triggers = self._of_downstream(ready, refusals, claims)
-            existing = self._existing.triggers(ready, refusals.add)
-            yield from _tasks(ready, triggers, existing, claims)
+            yield from self.all_tasks(ready, refusals)
         refusals.tell()
+
+    def all_tasks(self, ready: ReadyGenerating, refusals: Refusals) -> Iterator[Task]:
+        """Yield a task for each object that is a trigger, or was one.
+
+        ``refusals`` gets what cannot be listed. Raises: other DependencyErrors.
+        """
+        claims: Claims = {}
+        triggers = self._of_downstream(ready, refusals, claims)
+        existing = self._existing.triggers(ready, refusals.add)
+        yield from _tasks(ready, triggers, existing, claims)
 
     def _record(self, ready: ReadyGenerating) -> None:
         """Record whether objects go with the policy; the kinds stay.

@@ -1,7 +1,7 @@
 """List the objects of the cluster that a GeneratingPolicy matches, as triggers.
 
 Room: background. Takes: a ReadyGenerating. Gives: ExistingTriggers. Next:
-generating/events.py. May touch: the API server through kube, the log.
+background/generating/events.py. May touch: the API server through kube, the log.
 Source: docs/behaviour/cel 12d; Kyverno pkg/policy/gpol.go (getGpolTriggers).
 """
 

@@ -1,8 +1,9 @@
 """Name the labels of what GeneratingPolicies generate, and read them.
 
 Room: background. Takes: a policy, a trigger; labels of objects. Gives: labels to write,
-selectors, ``owner_of``. Next: generating/run.py, generating/events.py,
-generating/watches.py. May touch: nothing outside its arguments.
+selectors, ``owner_of``. Next: background/generating/run.py,
+background/generating/events.py, background/generating/watches.py. May touch: nothing
+outside its arguments.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (addGenerateLabels).
 
 Upstream writes no rule, by which these objects differ from those of generate rules. It

@@ -1,8 +1,8 @@
 """Follow GeneratingPolicies and their exceptions, and link each version once.
 
 Room: background. Takes: a Client. Gives: GeneratingPolicies, ReadyGenerating.
-Next: generating/run.py, generating/events.py. May touch: the API server through kube;
-informers' threads.
+Next: background/generating/run.py, background/generating/events.py. May touch: the API
+server through kube; informers' threads.
 Source: docs/behaviour/cel 2.2, 10.2; Kyverno pkg/cel/policies/gpol/engine/fetch.go.
 """
 
@@ -175,8 +175,12 @@ class GeneratingPolicies:
     def informers(self) -> Iterator[Informer[StoredPolicy] | Informer[bytes]]:
         """All informers."""
         yield from self.policies
-        if self._exceptions_in:
-            yield self._exceptions
+        yield from self.exceptions
+
+    @property
+    def exceptions(self) -> tuple[Informer[bytes], ...]:
+        """What knows the exceptions; nothing where none counts."""
+        return (self._exceptions,) if self._exceptions_in else ()
 
     @property
     def synced(self) -> bool:

@@ -1,8 +1,9 @@
-"""Record what GeneratingPolicies that synchronise generate: kinds, and who goes when.
+"""Record which kinds synchronised GeneratingPolicies generate, and what to delete when.
 
 Room: background. Takes: the objects of a policy before they are written. Gives:
-Register, kept in a ConfigMap. Next: generating/run.py, generating/events.py,
-generating/watches.py. May touch: the API server through kube/apply.py.
+Register, kept in a ConfigMap. Next: background/generating/run.py,
+background/generating/events.py, background/generating/watches.py. May touch: the API
+server through kube/apply.py.
 Source: docs/behaviour/cel 12d (generating); docs/background.md.
 
 The kinds are known only when the expressions have run. Without the record, a replica

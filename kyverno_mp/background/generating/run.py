@@ -11,9 +11,9 @@ policy, the objects that its expressions read.
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from kyverno_mp.background.downstream import (
     CONTESTED,
     CREATED,
     KEPT,
-    Downstream,
+    Done,
     Found,
 )
 from kyverno_mp.background.generating.evaluate import Evaluated, Evaluation
@@ -34,7 +34,8 @@ from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
-from kyverno_mp.background.generating.register import GeneratedKind, Register
+from kyverno_mp.background.generating.register import Entry, GeneratedKind
+from kyverno_mp.background.labels import Selector
 from kyverno_mp.background.outcome import (
     APPLIED,
     DONE,
@@ -53,7 +54,7 @@ from kyverno_mp.background.triggers import (
     undeleted,
     version_of,
 )
-from kyverno_mp.background.update_request import Task
+from kyverno_mp.background.update_request import Place, Task
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS
@@ -64,6 +65,46 @@ from kyverno_mp.values.jsonvalue import Json
 _DELETE: Final = "DELETE"
 
 
+class Writer(Protocol):
+    """Reads and writes generated objects: Downstream, or what only notes writes."""
+
+    def place_of(self, wanted: Generated) -> Place:
+        """Return kind, namespace and name that an object has, or would have."""
+
+    def find(
+        self,
+        selector: Selector,
+        kinds: Collection[tuple[str, str]] | None,
+        namespace: str = "",
+    ) -> Iterator[Found]:
+        """Yield the objects with all these labels."""
+
+    def write(
+        self,
+        wanted: Generated,
+        *,
+        synchronizes: bool,
+        server_side: bool,
+        owned: Selector | None = None,
+    ) -> Done:
+        """Make an object as it is wanted; return what that took."""
+
+    def delete(self, found: Found, selector: Selector) -> bool:
+        """Delete an object if its labels are still those; return whether it was."""
+
+
+class Record(Protocol):
+    """The record of generated kinds: Register, or a copy of it."""
+
+    def of(self, policy: str) -> Entry:
+        """Return what is recorded for a policy."""
+
+    def add(
+        self, policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
+    ) -> bool:
+        """Record kinds before their first object; return whether some were new."""
+
+
 @dataclass(frozen=True, slots=True)
 class Generating:
     """Runs GeneratingPolicies; threads may share it."""
@@ -71,8 +112,8 @@ class Generating:
     dependencies: BackgroundDependencies
     policies: GeneratingPolicies
     triggers: Triggers
-    downstream: Downstream
-    register: Register
+    downstream: Writer
+    register: Record
     evaluation: Evaluation
     on_recorded: Callable[[Key], None]
     """Called with a policy whose objects were written before it was reconciled: it may
@@ -294,10 +335,10 @@ class Generating:
     def _delete(
         self, task: Task, policy: ReadyGenerating, is_stale: Callable[[Found], bool]
     ) -> None:
-        """Delete what is stale of a trigger's objects.
+        """Delete a trigger's objects that the policy no longer generates.
 
-        Raises: KubeRefused after the last object, when a kind cannot be listed or one
-        not be deleted; other DependencyErrors at once.
+        Raises: KubeRefused after the last object, when a kind cannot be listed or an
+        object cannot be deleted; other DependencyErrors at once.
         """
         selector = trigger_selector(policy.name, task.trigger)
         entry = self.register.of(policy.name)

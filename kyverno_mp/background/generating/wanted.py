@@ -1,7 +1,7 @@
 """Collect what the expressions of a GeneratingPolicy generate for one trigger.
 
 Room: background. Takes: calls of ``generator.apply``. Gives: Collector, a GeneratorPort
-that creates nothing. Next: generating/run.py writes the objects.
+that creates nothing. Next: background/generating/run.py writes the objects.
 May touch: discovery, through background/kinds.py.
 Source: docs/behaviour/cel 10.2; Kyverno pkg/cel/libs/context.go (GenerateResources).
 

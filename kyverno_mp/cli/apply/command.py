@@ -68,6 +68,7 @@ _LAST = {
     "CleanupPolicy": 3,
     "ClusterCleanupPolicy": 3,
 }
+_GLOBAL_ENTRY = "GlobalContextEntry"
 _DIVIDER = "-" * 70
 
 
@@ -123,6 +124,7 @@ def _run_in(
             images=images,
             uses_docker=options.registry,
             layout=options.image_layout,
+            definitions=options.crd_path,
         ),
         with_messages=needs_messages(options),
     )
@@ -172,16 +174,21 @@ def _scene(
             locations.append(Location(path, 0, -1, 1))
     targets = load(options.target_resources)
     plurals = load_plurals(options.crd_path)
+    cluster_data = load_cluster_data(
+        (),
+        registry=options.registry,
+        layout=options.image_layout,
+        targets=targets,
+        context=context,
+        plurals=plurals,
+    )
+    if any(one.get("kind") == _GLOBAL_ENTRY for one in objects):
+        from kyverno_mp.cli.cluster.given_entries import with_entries  # few runs
+
+        cluster_data = with_entries(objects, plurals, cluster_data)
     yield Scene(
         Loaded(objects, locations),
-        load_cluster_data(
-            (),
-            registry=options.registry,
-            layout=options.image_layout,
-            targets=targets,
-            context=context,
-            plurals=plurals,
-        ),
+        cluster_data,
         load(options.parameter_resources),
         plurals,
         unread=unread,

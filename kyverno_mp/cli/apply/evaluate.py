@@ -1,7 +1,8 @@
 """Apply compiled policies to one object after another.
 
 Room: cli. Takes: compiled policies, objects, values, a user. Gives: Responses per
-object, mutating policies first, then in policy order. Next: command, testing/command.
+object, mutating policies first, then in policy order. Next: command,
+cli/testing/command.
 May touch: nothing outside its arguments (the ports of cluster data are passed in).
 Source: docs/behaviour/cli 7, 7b, 8.
 

@@ -1,7 +1,7 @@
 """The objects of one run of ``apply``, from files or a cluster.
 
 Room: cli. Takes: loaded objects and their locations. Gives: Given (a Protocol), Loaded.
-Next: command. May touch: nothing outside its arguments; cluster/spool has the other
+Next: command. May touch: nothing outside its arguments; cli/cluster/spool has the other
 kind of Given.
 """
 

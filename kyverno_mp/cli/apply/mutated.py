@@ -1,7 +1,7 @@
 """Print, write and compare objects that policies mutated or generated.
 
 Room: cli. Takes: Responses of such policies, files of expected objects. Gives:
-text, files, differences. Next: output, testing/command.
+text, files, differences. Next: output, cli/testing/command.
 May touch: files named by the user. Source: docs/behaviour/cli 11, 15 (comparison).
 """
 

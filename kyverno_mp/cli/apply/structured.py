@@ -1,7 +1,7 @@
 """Print the results of ``apply`` as SARIF, annotations, JUnit, TAP or markdown.
 
 Room: cli. Takes: Responses with their locations, Counts. Gives: one text.
-Next: output/sarif, output/github, output/junit, output/tap.
+Next: cli/output/sarif, cli/output/github, cli/output/junit, cli/output/tap.
 May touch: the files of the objects (for the lines of findings).
 Source: docs/behaviour/cli 10.
 """

@@ -1,7 +1,7 @@
 """Find the cluster to use: from flags, KUBECONFIG, ~/.kube/config or the pod.
 
 Room: cli. Takes: the flags --kubeconfig and --context. Gives: a Cluster: clients of the
-API server, one for each process. Next: migrate, sources/resources, live_data.
+API server, one for each process. Next: migrate, cli/sources/resources, live_data.
 May touch: the environment, kubeconfig files and the programs they name; connections
 are opened by the first call.
 Source: client-go tools/clientcmd (loading rules); docs/behaviour/cli 2, 19.

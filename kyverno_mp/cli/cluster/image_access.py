@@ -1,7 +1,7 @@
 """Verify images on the command line, with this machine's access to registries.
 
 Room: cli. Takes: docker's configuration, if it may be used. Gives: the ports of
-verifyImages rules and of ImageValidatingPolicies. Next: apply/evaluate.
+verifyImages rules and of ImageValidatingPolicies. Next: cli/apply/evaluate.
 May touch: docker's config.json, the network, the clock.
 Source: docs/behaviour/images 2.1 (CLI), 6 (client choice).
 """

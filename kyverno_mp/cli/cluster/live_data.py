@@ -19,7 +19,9 @@ from kyverno_mp.egress.api_calls import LiveCalls
 from kyverno_mp.egress.config_maps import LiveConfigMaps
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.egress.schemas import LiveSchemas
 from kyverno_mp.egress.services import ServiceRules, Services
+from kyverno_mp.egress.types import LiveTypes
 from kyverno_mp.errors import (
     DependencyError,
     ExpressionFailed,
@@ -41,6 +43,7 @@ from kyverno_mp.program.ports import (
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.kinds import KindSelector
+from kyverno_mp.values.typed.schema import Schemas
 from kyverno_mp.values.wildcard import contains_wildcard, matches
 
 _NAMESPACES: Final = core("namespaces", namespaced=False)
@@ -69,6 +72,7 @@ class ClusterPorts:
         )
         self.services = Services(ServiceRules(urls=rules), resolve_host, USER_AGENT)
         self._labels: dict[str, dict[str, str]] = {}
+        self._types: tuple[Client, LiveTypes] | None = None
 
     @property
     def client(self) -> Client:
@@ -79,6 +83,13 @@ class ClusterPorts:
         """Return the plural name of a kind, "" for an unknown one."""
         found = self._directory.of_kind(api_version, kind)
         return "" if found is None else found.plural
+
+    def types(self, api_version: str, kind: str, deadline_ns: int) -> Schemas | None:
+        """Return the types of a kind. Raises: DependencyError, InputError."""
+        client = self._cluster.client
+        if self._types is None or self._types[0] is not client:
+            self._types = client, LiveTypes(LiveSchemas(client))
+        return self._types[1].types(api_version, kind, deadline_ns)
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         """Return the ConfigMap. Raises: ExpressionFailed, DeadlinePassed."""
@@ -165,6 +176,7 @@ def live_cluster_data(ports: ClusterPorts, images: Images | None) -> ClusterData
             resources=LiveResources(lambda: ports.client, ports.plural_of),
             images=None if images is None else RegistryMetadata(images),
             services=ports.services,
+            types=ports,
         ),
         random_bytes=os.urandom,
         resolve_host=resolve_host,

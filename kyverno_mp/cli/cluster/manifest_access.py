@@ -1,7 +1,7 @@
 """Verify signed manifests on the command line, with this machine's trust root.
 
 Room: cli. Takes: the environment. Gives: the port of rules with ``validate.manifests``.
-Next: apply/evaluate. May touch: what cli/cluster/trust.py touches.
+Next: cli/apply/evaluate. May touch: what cli/cluster/trust.py touches.
 Source: docs/behaviour/images 7.
 """
 

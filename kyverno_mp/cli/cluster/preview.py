@@ -2,15 +2,15 @@
 
 Room: cli. Takes: policy files or names of stored policies, a cluster, what one command
 does with them. Gives: a table or JSON on standard output, the exit code.
-Next: cleanup.py, generate.py. May touch: the API server through kube/, reading; files
-named by the user.
+Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/, reading;
+files named by the user.
 Source: docs/cleanup.md (preview), docs/background.md (preview).
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -26,12 +26,21 @@ P = TypeVar("P")
 V = TypeVar("V")
 
 
+class PreviewOptions(NamedTuple):
+    """What a preview takes from the installation. Both are namespaces."""
+
+    kyverno: str
+    """That of Kyverno."""
+    exceptions: str = ""
+    """Whose PolicyExceptions count for policies in CEL; "*" = all, "" = none."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewCommand(Generic[P, V]):
     """One command: how it reads a policy, previews policies, and shows the previews."""
 
-    cluster_wide: Resource
-    namespaced: Resource
+    cluster_wide: Sequence[Resource]
+    namespaced: Sequence[Resource]
     policy: str
     """What it reads, e.g. ``clean-up policy``."""
     object: str
@@ -41,11 +50,8 @@ class PreviewCommand(Generic[P, V]):
 
     Raises: CommandFailed, PolicyInvalid.
     """
-    preview: Callable[[Cluster, Sequence[P], str], Sequence[V]]
-    """Preview the policies, with the namespace of Kyverno.
-
-    Raises: DependencyError, InputError.
-    """
+    preview: Callable[[Cluster, Sequence[P], PreviewOptions], Sequence[V]]
+    """Preview the policies. Raises: DependencyError, InputError."""
     record: Callable[[V], Json]
     """Return the record of ``--output json``."""
     show: Callable[[Sequence[V]], None]
@@ -53,7 +59,7 @@ class PreviewCommand(Generic[P, V]):
     problems: Callable[[V], Sequence[str]]
     """Return what could not be decided."""
 
-    def run(
+    def run(  # noqa: PLR0913 - the flags
         self,
         policies: tuple[str, ...],
         *,
@@ -62,6 +68,7 @@ class PreviewCommand(Generic[P, V]):
         kubeconfig: str,
         context: str,
         kyverno_namespace: str,
+        exception_namespace: str = "",
     ) -> int:
         """Show; exit with 1 if something could not be decided."""
         if not is_cluster:
@@ -70,7 +77,8 @@ class PreviewCommand(Generic[P, V]):
             chosen = list(self._policies(cluster, policies))
             if not chosen:
                 raise CommandFailed(f"no {self.policy} in {', '.join(policies)}")
-            previews = self.preview(cluster, chosen, kyverno_namespace)
+            options = PreviewOptions(kyverno_namespace, exception_namespace)
+            previews = self.preview(cluster, chosen, options)
         if output == "json":
             records = [self.record(one) for one in previews]
             body = msgspec.json.encode({"policies": records})
@@ -89,10 +97,10 @@ class PreviewCommand(Generic[P, V]):
             if name == "-" or Path(name).exists():
                 yield from self._of_file(name)
             else:
-                yield self._of_cluster(cluster, name)
+                yield from self._of_cluster(cluster, name)
 
     def _of_file(self, path: str) -> Iterator[P]:
-        kinds = {one.kind: one for one in (self.cluster_wide, self.namespaced)}
+        kinds = {one.kind: one for one in (*self.cluster_wide, *self.namespaced)}
         with click.open_file(path, "rb") as file:
             documents = load(file.read(), file=path)
         for document in documents:
@@ -102,18 +110,20 @@ class PreviewCommand(Generic[P, V]):
             if found is not None:
                 yield found
 
-    def _of_cluster(self, cluster: Cluster, name: str) -> P:
+    def _of_cluster(self, cluster: Cluster, name: str) -> Iterator[P]:
+        """Read the stored policies of a name: one of each kind may have it."""
         namespace, _, own = name.rpartition("/")
-        resource = self.namespaced if namespace else self.cluster_wide
-        raw = Objects(cluster.client).find(resource, (namespace, own))
-        if raw is None:
-            raise CommandFailed(
-                f"{resource.kind} {name}: no such file, and not in the cluster"
-            )
-        found = self.read(resource, raw, name)
-        if found is None:
+        resources = self.namespaced if namespace else self.cluster_wide
+        objects = Objects(cluster.client)
+        found = [(one, objects.find(one, (namespace, own))) for one in resources]
+        stored = [(one, raw) for one, raw in found if raw is not None]
+        if not stored:
+            kinds = " or ".join(one.kind for one in reversed(resources))
+            raise CommandFailed(f"{kinds} {name}: no such file, and not in the cluster")
+        read = [self.read(resource, raw, name) for resource, raw in stored]
+        if not any(one is not None for one in read):
             raise CommandFailed(f"{name}: not a {self.policy}")
-        return found
+        yield from (one for one in read if one is not None)
 
 
 def print_columns(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

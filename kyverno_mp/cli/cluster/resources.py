@@ -1,7 +1,7 @@
 """Load from a cluster the objects whose kinds policies match.
 
 Room: cli. Takes: compiled policies, a Cluster and what it serves, the flags of
-``apply``. Gives: objects in a Spool, and statistics. Next: apply/from_cluster.
+``apply``. Gives: objects in a Spool, and statistics. Next: cli/apply/from_cluster.
 May touch: the API server through kube/, threads that end with the loading, the clock.
 Source: docs/behaviour/cli 2, 5 (cluster mode); Kyverno cmd/cli utils/common/fetch.go.
 """

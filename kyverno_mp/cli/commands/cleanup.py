@@ -26,6 +26,6 @@ command = preview_command(
     ),
     callback=_run,
     namespace_help="Namespace of Kyverno's ConfigMap, which has the resourceFilters.",
-    summary="Shows which objects of a cluster clean-up policies would delete now, and"
-    " deletes nothing.",
+    summary="Shows which objects of a cluster clean-up policies and DeletingPolicies"
+    " would delete now, and deletes nothing.",
 )

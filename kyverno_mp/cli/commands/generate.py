@@ -26,7 +26,8 @@ command = preview_command(
     ),
     callback=_run,
     namespace_help="Namespace of Kyverno, where the record of the generate rules is.",
-    summary="Shows which objects of a cluster generate rules would create, update and"
-    " delete now if each trigger changed, with the differences, and writes nothing."
+    summary="Shows which objects of a cluster generate rules and GeneratingPolicies"
+    " would create, update and delete now if each trigger changed, with the"
+    " differences, and writes nothing."
     " Values of Secrets are hidden.",
 )

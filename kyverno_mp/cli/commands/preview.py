@@ -1,7 +1,7 @@
 """Declare the commands that preview what a controller would do with a cluster.
 
 Room: cli. Takes: what distinguishes the command. Gives: the command.
-Next: commands/cleanup.py, commands/generate.py.
+Next: cli/commands/cleanup.py, cli/commands/generate.py.
 May touch: nothing outside its arguments.
 Source: docs/cleanup.md (preview); docs/background.md (preview).
 """
@@ -42,6 +42,12 @@ def preview_command(
             click.Option(["--context"], default="", help="Context of the kubeconfig."),
             click.Option(
                 ["--kyverno-namespace"], default="kyverno", help=namespace_help
+            ),
+            click.Option(
+                ["--exception-namespace"],
+                default="",
+                help="Namespace whose PolicyExceptions count for policies in CEL, * for"
+                " all, as the service has it; without it none counts.",
             ),
         ],
         help=f"{summary} POLICY is a file, - for standard input, or the name of a"

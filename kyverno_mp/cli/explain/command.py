@@ -270,7 +270,7 @@ def _print_table(policies: list[dict[str, Json]]) -> None:
     for policy in policies:
         title = f"{policy['kind']} {policy['policy']}"
         if policy["failurePolicy"]:
-            title = f"{title}  ({policy['failurePolicy']})"
+            title = f"{title}  (failurePolicy {policy['failurePolicy']})"
         table = Table(title=title, title_justify="left")
         for name in (
             "rule",

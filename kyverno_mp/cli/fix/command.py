@@ -76,7 +76,7 @@ def _rewrite_all(paths: tuple[str, ...], *, save: bool) -> None:
 
 
 def _report(file: Path, found: "Rewrite") -> None:
-    """Tell on standard error what became of a policy."""
+    """Report on standard error whether a policy was rewritten."""
     place = f"{file}: ClusterPolicy {found.name}"
     if found.document is not None:
         text = f"rewritten; both decide {found.requests} requests alike"

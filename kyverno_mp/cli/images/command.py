@@ -38,6 +38,10 @@ from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.kubernetes.image import parse_image
 
 _BAD: Final = frozenset({"fail", "error"})
+_NO_RULES: Final = "no policy has verifyImages rules"
+_BY_APPLY: Final = (
+    "; ImageValidatingPolicies cannot be explained, kyverno-mp apply evaluates them"
+)
 
 
 def called(
@@ -77,7 +81,7 @@ def _compiled(paths: tuple[str, ...]) -> list[CompiledPolicy]:
         if any(rule.verify_images is not None for rule in one.rules)
     ]
     if not verifying:
-        raise CommandFailed("no policy has verifyImages rules")
+        raise CommandFailed(_NO_RULES + (_BY_APPLY if found.images else ""))
     return verifying
 
 

@@ -1,4 +1,4 @@
-"""Note what a rule asks about the signatures of an image, and what it is told.
+"""Record the queries of a rule about the signatures of an image, with their answers.
 
 Room: cli. Takes: an ImageReview. Gives: Trace, a ReviewedImages port; steps as JSON.
 Next: command. May touch: the network, or a folder, through the review.

@@ -1,6 +1,7 @@
 """Describe the differences of two objects field by field.
 
-Room: cli. Takes: the expected and the actual object. Gives: lines. Next: apply/mutated.
+Room: cli. Takes: the expected and the actual object. Gives: lines. Next:
+cli/apply/mutated.
 May touch: nothing outside its arguments.
 """
 

@@ -1,6 +1,7 @@
 """Write cases as JUnit XML, well-formed for all names.
 
-Room: cli. Takes: Cases. Gives: one XML text. Next: testing/command, apply/output.
+Room: cli. Takes: Cases. Gives: one XML text. Next: cli/testing/command,
+cli/apply/output.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 15 (junit); the schema that CI servers accept (testsuites,
 testsuite, testcase with failure, error or skipped).

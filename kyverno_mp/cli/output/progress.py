@@ -1,8 +1,8 @@
 """Show the progress of a long run on a terminal.
 
 Room: cli. Takes: the number of steps. Gives: a Bar, to call after each step.
-Next: apply, testing/command, bench, sources. May touch: standard error, and only when
-it is a terminal; the clock.
+Next: apply, cli/testing/command, bench, sources. May touch: standard error, and only
+when it is a terminal; the clock.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Write YAML as Go's library does: same quoting, line ends and order of keys.
 
-Room: cli. Takes: plain data. Gives: text. Next: apply/mutated, apply/report,
-apply/generated_exceptions.
+Room: cli. Takes: plain data. Gives: text. Next: cli/apply/mutated, cli/apply/report,
+cli/apply/generated_exceptions.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 11; go-yaml v2,
 which shares its emitter with libyaml.
 """

@@ -137,8 +137,11 @@ def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
     lost += [f"policy {name}: {error.message}" for name, error in compiled.invalid]
     if lost:
         raise CommandFailed("\n".join(lost))
-    for name in found.not_served:
-        click.echo(f"not evaluated by this version: {name}", err=True)
+    for name in found.of_other_kinds:
+        click.echo(
+            f"left out, replay evaluates only ClusterPolicies and Policies: {name}",
+            err=True,
+        )
     served: dict[tuple[str, str, str], CompiledPolicy] = {}
     for one in compiled.policies:
         try:
@@ -151,6 +154,6 @@ def _compiled(paths: Sequence[str]) -> list[CompiledPolicy]:
         # As in leader/policy_store.py: of the same name, the later one is in force.
         policy = kept.policy
         served[policy.kind, policy.namespace, policy.name] = kept
-    if not (compiled.policies or found.not_served):
+    if not (compiled.policies or found.of_other_kinds):
         raise CommandFailed(f"no policies in {', '.join(paths)}")
     return [served[key] for key in sorted(served)]

@@ -1,7 +1,8 @@
 """Print what a replay has found: tables, JSON or markdown.
 
-Room: cli. Takes: Tables, facts about the recording. Gives: one text. Next: report/text,
-whose columns and escapes are used. May touch: nothing outside its arguments.
+Room: cli. Takes: Tables, facts about the recording. Gives: one text. Next:
+cli/report/text, whose columns and escapes are used. May touch: nothing outside its
+arguments.
 """
 
 import json

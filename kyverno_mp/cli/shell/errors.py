@@ -1,6 +1,6 @@
 """Errors of a command: the message after ``Error:`` and the exit code.
 
-Room: cli. Gives: CommandFailed to every command; main.py prints it.
+Room: cli. Gives: CommandFailed to every command; cli/main.py prints it.
 May touch: nothing outside its arguments. Source: docs/behaviour/cli 1.
 """
 

@@ -1,7 +1,7 @@
 """The exit codes of every command: one table for help pages, documents and tests.
 
-Room: cli. Gives: EVERYWHERE, EXITS; main.py takes its codes from here.
-Next: commands/declare.py. May touch: nothing outside its arguments.
+Room: cli. Gives: EVERYWHERE, EXITS; cli/main.py takes its codes from here.
+Next: cli/commands/declare.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 1.
 """
 
@@ -127,7 +127,7 @@ EXITS: Final = {
     "fix": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "fix policy": _exits(
         (OK, "the files were checked, also if they need changes"),
-        (FAILED, _UNREAD),
+        (FAILED, f"{_UNREAD}; with --to also a policy that is not rewritten"),
     ),
     "fix test": _exits(
         (OK, "the files were checked, also if they need changes"),
@@ -159,9 +159,9 @@ EXITS: Final = {
     ),
     "images": _exits((OK, "the help is printed"), (FAILED, "an unknown command")),
     "images explain": _exits(
-        (OK, "every block that is about the image passes, or skips it"),
+        (OK, "every block that applies to the image passes or skips it"),
         (FAILED, "a block fails or ends in an error, or a flag or a policy is wrong"),
-        (INPUT, "a folder that is no image layout"),
+        (INPUT, "a folder that is not an image layout"),
     ),
     "cleanup": _exits(
         (OK, "the objects are shown"),

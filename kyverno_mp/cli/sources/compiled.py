@@ -1,7 +1,7 @@
 """Compile the policies that were loaded, each separately.
 
 Room: cli. Takes: PolicySet, exceptions. Gives: Compiled and the records of each kind.
-Next: apply/evaluate. May touch: nothing outside its arguments.
+Next: cli/apply/evaluate. May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 4; docs/behaviour/cel 4.
 """
 

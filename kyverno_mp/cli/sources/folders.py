@@ -1,7 +1,7 @@
 """Find the files below a folder, and report parts of it that cannot be read.
 
 Room: cli. Takes: a folder. Gives: paths in the order of their names. Next: policies,
-testing/files, fix. May touch: the folders named by the user, standard error.
+cli/testing/files, fix. May touch: the folders named by the user, standard error.
 Source: docs/behaviour/cli 4 (policies), 14 (tests).
 """
 

@@ -1,7 +1,7 @@
 """Read a document into the fields of a Go struct, as Go's decoders do.
 
 Room: cli. Takes: a raw document, a Struct. Gives: the fields by their own names, or the
-first error with Go's message. Next: testing/files, strict.
+first error with Go's message. Next: cli/testing/files, strict.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cli 14, 15 (strict decoding); encoding/json and sigs.k8s.io/yaml,
 whose answers to these documents were recorded.

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: paths (files, folders, ``-``). Gives: PolicySet: valid policies,
 refused ones with all their problems, policies that this version does not evaluate.
-May touch: files named by the user, standard input. Next: apply/evaluate.
+May touch: files named by the user, standard input. Next: cli/apply/evaluate.
 Source: docs/behaviour/cli 4.
 """
 
@@ -92,8 +92,8 @@ class PolicySet:
     """Folders, or parts of them, that could not be read."""
 
     @property
-    def not_served(self) -> list[str]:
-        """Policies that ``apply`` may evaluate, but the server does not."""
+    def of_other_kinds(self) -> list[str]:
+        """Policies that have no rules, which replay and bench do not evaluate."""
         return self.unsupported + [
             f"{one.api_version} {one.kind} {one.metadata.name}"
             for one in (*self.validating, *self.cel, *self.images)

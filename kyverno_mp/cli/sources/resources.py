@@ -1,7 +1,7 @@
 """Load the objects that policies are applied to.
 
 Room: cli. Takes: paths, URLs, ``-`` for standard input. Gives: lists of objects,
-normalised as the real program does. Next: apply/evaluate.
+normalised as the real program does. Next: cli/apply/evaluate.
 May touch: files and URLs named by the user, standard input. Source:
 docs/behaviour/cli 5.
 """
@@ -177,7 +177,7 @@ def with_floats(raw: dict[str, Json]) -> dict[str, Json]:
 
 
 def _fix(root: dict[str, Json], *, floats: bool) -> None:
-    """PERF: apply of 1,000 Pods: one loop, no copies; and no depth can exhaust it."""
+    """PERF: apply of 1,000 Pods: one loop, no copies, no recursion."""
     stack: list[Json] = [root]
     while stack:
         holder = stack.pop()

@@ -1,7 +1,7 @@
 """The fields of the command line's own kinds, as their Go structs declare them.
 
 Room: cli. Takes: nothing. Gives: Structs. Next: values_file, user_info, payloads,
-testing/files, cluster/data. May touch: nothing outside its arguments. Source:
+cli/testing/files, cli/cluster/data. May touch: nothing outside its arguments. Source:
 docs/behaviour/cli 6, 15.
 """
 

@@ -1,6 +1,6 @@
 """Read a UserInfo file: the user who sends the requests.
 
-Room: cli. Takes: a path. Gives: UserInfo. Next: apply/evaluate.
+Room: cli. Takes: a path. Gives: UserInfo. Next: cli/apply/evaluate.
 May touch: the file named by the user. Source: docs/behaviour/cli 6.
 """
 

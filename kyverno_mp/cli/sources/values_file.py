@@ -1,7 +1,7 @@
 """Values that replace cluster data and request data: files and ``--set``.
 
 Room: cli. Takes: a Values file or inline map, ``k=v`` strings. Gives: Values, by
-(policy, resource) and by (policy, rule). Next: apply/evaluate.
+(policy, resource) and by (policy, rule). Next: cli/apply/evaluate.
 May touch: files named by the user. Source: docs/behaviour/cli 6, 7b.
 """
 

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: folders, a file name, a selector. Gives: TestFile records.
 May touch: files below the named folders. Next: command. Source:
-docs/behaviour/cli 14, 15.
+docs/behaviour/cli 14, 15; docs/behaviour/v1.19 8 (mocks).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +60,27 @@ _RESULT: Final = Struct(
 )
 _MATCH: Final = Struct("CheckMatch", {"resource": FREE, "policy": FREE, "rule": FREE})
 _CHECK: Final = Struct("CheckResult", {"match": _MATCH, "assert": FREE, "error": FREE})
+_API_RESPONSE: Final = Struct(
+    "APICallResponseEntry",
+    {
+        "url": TEXT,
+        "urlPath": TEXT,
+        "method": TEXT,
+        "response": Struct("APICallResponse", {"statusCode": FREE, "body": FREE}),
+    },
+)
+_PROJECTION: Final = Struct("GlobalContextProjection", {"name": TEXT, "path": TEXT})
+_GLOBAL_ENTRY: Final = Struct(
+    "GlobalContextEntryValue",
+    {
+        "name": TEXT,
+        "data": FREE,
+        "resources": Many(FREE),
+        "resourceFiles": TEXTS,
+        "fieldPath": TEXT,
+        "projections": Many(_PROJECTION),
+    },
+)
 _TEST: Final = Struct(
     "Test",
     {
@@ -80,6 +101,8 @@ _TEST: Final = Struct(
         "exceptions": TEXTS,
         "context": TEXT,
         "clusterResources": TEXTS,
+        "apiCallResponses": Many(_API_RESPONSE),
+        "globalContextEntries": Many(_GLOBAL_ENTRY),
     },
     (TYPE,),
 )

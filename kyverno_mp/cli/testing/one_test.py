@@ -1,6 +1,7 @@
 """Run one test: load what its file names, evaluate the policies, compare.
 
-Room: cli. Takes: a TestFile. Gives: its TestRun. Next: testing/compare, testing/checks.
+Room: cli. Takes: a TestFile. Gives: its TestRun. Next: cli/testing/compare,
+cli/testing/checks.
 May touch: the files that the test names, the clock.
 Source: docs/behaviour/cli 14, 15.
 """
@@ -98,6 +99,10 @@ def _run_test(test: TestFile, echo: Echo, *, registry: bool, layout: str) -> Tes
         resources=resources,
         context=_context(test),
     )
+    if test.raw.get("apiCallResponses") or test.raw.get("globalContextEntries"):
+        from kyverno_mp.cli.testing.mocks import mocked  # few tests have them
+
+        cluster_data = mocked(test, cluster_data)
     echo("  Loading exceptions ...")
     exceptions = load_exceptions(test.paths("exceptions"))
     is_validating = any(one.kind == VALIDATING for one in policies.admission)

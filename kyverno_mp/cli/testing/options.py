@@ -1,6 +1,6 @@
 """The flags of ``test``.
 
-Room: cli. Takes: what click parsed. Gives: Options. Next: testing/command.
+Room: cli. Takes: what click parsed. Gives: Options. Next: cli/testing/command.
 May touch: nothing. Source: docs/behaviour/cli 14.
 """
 

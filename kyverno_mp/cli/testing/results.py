@@ -1,7 +1,7 @@
 """Print the results of a run of tests: tables, one document for programs, the summary.
 
 Room: cli. Takes: TestFiles and their TestRuns. Gives: text on standard output or in a
-file. Next: testing/output. May touch: the file that --output-file names, standard
+file. Next: cli/testing/output. May touch: the file that --output-file names, standard
 output and error. Source: docs/behaviour/cli 15.
 """
 

@@ -1,6 +1,6 @@
 """Check an ImageValidatingPolicy as Kyverno's policy webhook does when it is created.
 
-Room: compiler. Takes: decoded documents. Gives: upstream's texts. Next:
+Room: compiler. Takes: decoded documents. Gives: upstream's messages. Next:
 webhook/policy_review.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/image/verification/evaluator/validate.go.
 """

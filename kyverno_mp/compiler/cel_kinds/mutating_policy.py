@@ -3,7 +3,7 @@
 Room: compiler. Takes: decoded documents. Gives: MutatingPolicyIR. An expression that
 does not compile refuses the whole policy, as upstream does at admission.
 Next: program/cel_policies. May touch: nothing outside its arguments.
-Source: docs/behaviour/cel 4, 5, 7, 10.1; Kyverno
+Source: docs/behaviour/cel 4, 5, 7, 10.1; docs/behaviour/v1.19 4, 5; Kyverno
 pkg/cel/policies/mpol/compiler/compiler.go, pkg/background/mpol/env.go.
 """
 
@@ -117,9 +117,15 @@ def _policy_of(
         and opted_in(evaluation.mutate_existing),
         reinvokes=document.spec.reinvocation_policy == "IfNeeded",
         # What finds the targets runs in the background pool alone.
-        effects=effects_of((bodies, attached)),
+        effects=effects_of((list(map(_reviewed, bodies)), attached)),
         skips_background=evaluation is None or evaluation.skip_background_requests,
+        replaces_atomics=evaluation is not None and evaluation.use_server_side_apply,
     )
+
+
+def _reviewed(body: MutatingBodyIR) -> MutatingBodyIR:
+    """Return what a review evaluates: targets are for the background pool."""
+    return msgspec.structs.replace(body, target_conditions=())
 
 
 def build_mutating(document: MutatingPolicy) -> Builder:
@@ -138,12 +144,21 @@ def _builder(document: MutatingPolicy) -> Builder:
 def _body(builder: Builder, copy: str, spec: MutatingPolicySpec) -> MutatingBodyIR:
     # KYVERNO: variables come first, so match conditions may use them.
     variables = builder.variables(spec.variables)
+    conditions = builder.conditions(spec.match_conditions)
+    given = spec.target_match_conditions
+    target_conditions = builder.conditions(given, "spec.targetMatchConditions")
+    annotations = tuple(
+        builder.annotation(one, f"spec.auditAnnotations[{index}]")
+        for index, one in enumerate(spec.audit_annotations)
+    )
     return MutatingBodyIR(
         copy=copy,
         constraints=build_constraints(spec.match_constraints),
-        conditions=builder.conditions(spec.match_conditions),
+        conditions=conditions,
         variables=variables,
         mutations=tuple(_mutations(builder, spec)),
+        annotations=annotations,
+        target_conditions=target_conditions,
     )
 
 

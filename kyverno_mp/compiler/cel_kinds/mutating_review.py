@@ -1,6 +1,6 @@
 """Check a MutatingPolicy as Kyverno's policy webhook does when it is created.
 
-Room: compiler. Takes: decoded documents. Gives: upstream's texts. Next:
+Room: compiler. Takes: decoded documents. Gives: upstream's messages. Next:
 webhook/policy_review.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 4; Kyverno pkg/cel/policies/mpol/validate.go;
 docs/behaviour/v1.19 5 (since when these kinds are reviewed).

@@ -75,6 +75,8 @@ def review(
     spec = document.spec
     namespace = document.metadata.namespace
     yield from common_problems(spec.match_constraints, namespace, _texts(document))
+    if isinstance(document, MutatingPolicy):
+        yield from _mode_problems(document)
     if isinstance(document, DeletingPolicy) and not is_schedule(document.spec.schedule):
         # KYVERNO: 1.19; 1.18 accepts it and never runs the policy.
         reason = "schedule spec in the deletingPolicy is not in proper cron format"
@@ -82,6 +84,17 @@ def review(
         given = quote_text(document.spec.schedule)
         upstream = f"{path}: Invalid value: {given}: {reason}"
         yield Problem("policy.schedule", path, "", reason, upstream)
+
+
+def _mode_problems(document: MutatingPolicy) -> Iterator[Problem]:
+    """Yield an evaluation mode that would have no effect: upstream ignores it."""
+    evaluation = document.spec.evaluation
+    mode = "" if evaluation is None else evaluation.mode
+    if mode not in ("", "Kubernetes"):
+        path = "spec.evaluation.mode"
+        reason = "a MutatingPolicy is evaluated in mode Kubernetes only"
+        upstream = f"{path}: Invalid value: {quote_text(mode)}: {reason}"
+        yield Problem("policy.mode", path, "", reason, upstream)
 
 
 def _texts_of_images(document: ImageValidatingPolicy) -> Iterator[str]:
@@ -123,6 +136,8 @@ def _texts(document: AnyCelPolicy) -> Iterator[str]:
     if isinstance(document, GeneratingPolicy):
         yield from (one.expression for one in document.spec.generate)
         return
+    yield from (one.expression for one in document.spec.target_match_conditions)
+    yield from (one.value_expression for one in document.spec.audit_annotations)
     for mutation in document.spec.mutations:
         for body in (mutation.apply_configuration, mutation.json_patch):
             if body is not None:

@@ -1,4 +1,4 @@
-"""Tell why a ClusterPolicy cannot become a ValidatingAdmissionPolicy.
+"""Explain why a ClusterPolicy cannot become a ValidatingAdmissionPolicy.
 
 Room: compiler. Takes: a decoded policy and its exceptions. Gives: upstream's message,
 "" if there is no reason. Next: controllers/admission_policies, compiler/type_check.py.

@@ -79,7 +79,7 @@ def refusals(document: AnyValidatingPolicy) -> list[str]:
 
 
 def of_first_part(problems: Iterable[Problem]) -> list[str]:
-    """Return upstream's texts of the first part of the spec with a fault."""
+    """Return upstream's messages of the first part of the spec with a fault."""
     found: list[str] = []
     first = ""
     for problem in problems:

@@ -1,7 +1,7 @@
-"""Tell which conditions of exceptions the API server can evaluate for every object.
+"""Decide which conditions of exceptions the API server can evaluate for any object.
 
 Room: controllers. Takes: expressions, what a policy matches. Gives: whether no
-evaluation can fail. Next: admission_policies/from_cel_policy.py.
+evaluation can fail. Next: controllers/admission_policies/from_cel_policy.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 8; Kubernetes apiserver: matchConditions (matcher.go), create
 handler, rest.BeforeCreate.

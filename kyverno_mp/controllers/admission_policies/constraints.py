@@ -1,7 +1,8 @@
 """Translate match, exclude and exceptions into what the API server matches.
 
 Room: controllers. Takes: a rule, its exceptions, a Directory. Gives: Constraints:
-matchConstraints and matchConditions. Next: admission_policies/from_cluster_policy.py.
+matchConstraints and matchConditions. Next:
+controllers/admission_policies/from_cluster_policy.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
 

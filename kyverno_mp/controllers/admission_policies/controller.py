@@ -2,14 +2,14 @@
 
 Room: controllers. Takes: registered policies, exceptions, a Directory, an Election.
 Gives: ValidatingAdmissionPolicies, MutatingAdmissionPolicies and bindings in the API
-server; what the statuses of their policies tell. Next: controllers/policy_status.py.
+server; what the statuses of their policies say. Next: controllers/policy_status.py.
 May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 13; docs/behaviour/cel 8; Kyverno
 pkg/controllers/admissionpolicygenerator at v1.18.2.
 
 Somebody enforces a policy at every moment. First the objects are written; when the API
-server has had the time to load them, the status tells so, and the webhook leaves the
-policy out. The other way round, the status tells it first, and the objects are deleted
+server has had the time to load them, the status says so, and the webhook leaves the
+policy out. The other way round, the status says so first, and the objects are deleted
 when every worker of every replica evaluates the policy again.
 """
 
@@ -88,7 +88,7 @@ class Inputs:
     """Whether every worker of every replica has the policy's present version."""
     submit: Callable[[EventInfo], object]
     on_told: Callable[[], object]
-    """Called when statuses are to tell something else."""
+    """Called when statuses have to change."""
 
 
 class _Waits(Exception):
@@ -126,7 +126,7 @@ class AdmissionPolicyController:
         self._refused: dict[_Name, tuple[Generated, float, Told]] = {}
         self._counts: Mapping[str, int] = {}
         self.told_count = 0
-        """Grows when statuses are to tell something else."""
+        """Grows when statuses have to change."""
 
     def told(self, policy: Source) -> Told | None:
         """Return what the status of a policy tells, None to leave it as it is."""
@@ -213,7 +213,7 @@ class AdmissionPolicyController:
         return _name_of(one[0]) in self._failed
 
     def _announce(self) -> None:
-        """Have the statuses tell what they do not yet."""
+        """Submit the statuses that are out of date."""
         if self._told == self._announced:
             return
         self._announced = dict(self._told)
@@ -237,7 +237,7 @@ class AdmissionPolicyController:
         try:
             self._objects.read(pairs.values())
         except KubeRefused as error:
-            # Without permission there is nothing of ours; each write tells it.
+            # Without permission no object can be ours; each write fails and says so.
             _log.info("generated admission policies: %s", error.message)
         self._read_s = now_s
 
@@ -306,7 +306,7 @@ class AdmissionPolicyController:
         return written
 
     def _loaded(self, policy: Source, plan: Generated) -> None:
-        """Tell that the API server enforces the policy once it has loaded it."""
+        """Report that the API server enforces the policy, once it has loaded it."""
         name, now_s = _name_of(policy), self._clock.monotonic_s()
         known = self._told.get(name)
         if is_generated(policy.status) and (known is None or known.generated):

@@ -1,13 +1,13 @@
 """Find the exceptions in force that name a policy.
 
 Room: controllers. Takes: PolicyExceptions of both groups as JSON. Gives: those of a
-policy. Next: admission_policies/plans.py. May touch: nothing outside its arguments, the
-log.
+policy. Next: controllers/admission_policies/plans.py. May touch: nothing outside its
+arguments, the log.
 Source: docs/behaviour/controllers 13; docs/behaviour/engine 8.7; docs/behaviour/v1.19 3
 (expiresAt).
 
 SAFETY: upstream takes exceptions of every namespace, of every kind of policy with the
-name, and texts that do not compile. An exception counts here as in the webhook.
+name, and expressions that do not compile. An exception counts here as in the webhook.
 """
 
 import logging

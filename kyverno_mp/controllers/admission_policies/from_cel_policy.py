@@ -1,7 +1,7 @@
 """Build the API server's own policy and binding of a policy in CEL.
 
 Room: controllers. Takes: a ValidatingPolicy or MutatingPolicy, its exceptions. Gives:
-Generated. Next: admission_policies/plans.py. May touch: nothing outside its
+Generated. Next: controllers/admission_policies/plans.py. May touch: nothing outside its
 arguments.
 Source: docs/behaviour/cel 8; docs/behaviour/v1.19 3; Kyverno
 pkg/admissionpolicy/builder.go, pkg/controllers/admissionpolicygenerator (v1.18.2).
@@ -42,6 +42,11 @@ _NO_ADMISSION: Final = "skip generating {}: admission is not enabled."
 _EXISTING: Final = (
     "skip generating {}: mutateExisting and its targets are not applicable."
 )
+_ATOMICS: Final = (
+    "skip generating {}: useServerSideApply is enabled, which mutates atomic fields"
+    " that a native MutatingAdmissionPolicy rejects."
+)
+_ANNOTATIONS: Final = "skip generating {}: auditAnnotations are not applicable."
 _NEEDED: Final = "skip generating {}: exceptions in matchConditions are not applicable."
 _MAY_FAIL: Final = "matchConditions of PolicyException {} are not applicable."
 _FILLED: Final = {"allowedImages": "images", "allowedValues": "allowed_values"}
@@ -104,8 +109,17 @@ def from_mutating_policy(
         evaluation.mutate_existing is not None
         and evaluation.mutate_existing.enabled is True
     )
-    if not reason and (existing or spec.target_match_constraints is not None):
+    if not reason and (
+        existing
+        or spec.target_match_constraints is not None
+        or spec.target_match_conditions
+    ):
         reason = _EXISTING
+    if not reason and evaluation is not None and evaluation.use_server_side_apply:
+        reason = _ATOMICS
+    if not reason and spec.audit_annotations:
+        # K8S: a MutatingAdmissionPolicy has none.
+        reason = _ANNOTATIONS
     reason = reason or _may_fail(exceptions, spec.match_constraints, mutates=True)
     conditions, variables = _exempted(exceptions)
     raw: Json = {

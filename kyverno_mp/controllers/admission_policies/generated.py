@@ -1,8 +1,8 @@
 """The objects that the API server enforces in place of a policy.
 
 Room: controllers. Takes: a policy, specs as JSON. Gives: Generated, the resources of
-the kinds. Next: admission_policies/objects.py. May touch: nothing outside its
-arguments.
+the kinds. Next: controllers/admission_policies/objects.py. May touch: nothing outside
+its arguments.
 Source: docs/behaviour/controllers 13; Kyverno pkg/admissionpolicy/builder.go (v1.18.2).
 """
 

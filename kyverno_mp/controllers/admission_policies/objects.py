@@ -1,7 +1,7 @@
 """Read and write the API server's policies that Kyverno generated.
 
 Room: controllers. Takes: Generated, the resources served. Gives: objects in the API
-server. Next: admission_policies/controller.py.
+server. Next: controllers/admission_policies/controller.py.
 May touch: the API server through kube.
 Source: docs/behaviour/controllers 13.
 

@@ -1,8 +1,8 @@
 """Reconcile the certificates: the CA bundle to register and the pair to serve.
 
 Room: controllers. Takes: Objects, an Election, CertificateRules. Gives: the CA bundle
-to register, the pair to serve with. Next: webhook_config/controller.py registers the
-bundle. May touch: the API server through kube, the clock.
+to register, the pair to serve with. Next: controllers/webhook_config/controller.py
+registers the bundle. May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 4, 8.
 
 Every replica reads the Secrets, because it serves them; only the lease holder writes.

@@ -1,7 +1,8 @@
 """Create certificate authorities and server certificates.
 
 Room: controllers. Takes: CertificateRules, the time, a key. Gives: certificates, PEM.
-Next: certificates/reconcile.py. May touch: randomness (keys, serial numbers).
+Next: controllers/certificates/reconcile.py. May touch: randomness (keys, serial
+numbers).
 Source: docs/behaviour/controllers 4 (names, usages, lifetimes).
 
 Upstream's serial numbers 0 and 1 are not copied: RFC 5280 requires positive numbers

@@ -1,7 +1,8 @@
 """Decide which certificates must be renewed at a given time, as a pure function.
 
 Room: controllers. Takes: the Secrets as stored, the time. Gives: CaPlan, TlsPlan.
-Next: certificates/reconcile.py acts on them. May touch: nothing outside its arguments.
+Next: controllers/certificates/reconcile.py acts on them. May touch: nothing outside its
+arguments.
 Source: docs/behaviour/controllers 4; Kyverno pkg/tls/renewer.go at v1.18.2.
 
 Upstream overwrites a user's Secret that holds a chain (14.37). Here a Secret without

@@ -1,7 +1,7 @@
 """Decode the policies of policies.kyverno.io that need webhooks, each text once.
 
 Room: controllers. Takes: policies as JSON. Gives: DecodedCelPolicies. Next:
-webhook_config/cel.py. May touch: nothing outside its arguments, the log.
+controllers/webhook_config/cel.py. May touch: nothing outside its arguments, the log.
 Source: docs/behaviour/controllers 3.3.
 """
 

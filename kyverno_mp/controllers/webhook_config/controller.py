@@ -1,7 +1,8 @@
 """Reconcile the webhook configurations with the policies, as the lease holder.
 
 Room: controllers. Takes: Objects, an Election, Inputs. Gives: configurations in the API
-server; Registered: the policies they cover. Next: policy_status_controller.py.
+server; Registered: the policies they cover. Next:
+controllers/policy_status_controller.py.
 May touch: the API server through kube, the clock. Source:
 docs/behaviour/controllers 3.2, 3.6.
 

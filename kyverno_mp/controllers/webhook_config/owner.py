@@ -1,7 +1,7 @@
 """Find the object that owns all our webhook configurations.
 
 Room: controllers. Takes: a Client. Gives: an owner reference or None.
-Next: webhook_config/options.py puts it into every configuration.
+Next: controllers/webhook_config/options.py puts it into every configuration.
 May touch: the API server through kube.
 Source: docs/behaviour/controllers 3.1 (ClusterRole ``*:webhook``), 14.17.
 

@@ -1,7 +1,7 @@
 """Decode the policies that need webhooks, each document once.
 
 Room: controllers. Takes: policies as JSON. Gives: DecodedPolicies;
-policies_in_force. Next: webhook_config/controller.py.
+policies_in_force. Next: controllers/webhook_config/controller.py.
 May touch: nothing outside its arguments, the log.
 Source: docs/behaviour/controllers 3.3.
 """

@@ -1,7 +1,7 @@
 """The configurations that do not depend on policies: our own kinds, leases, TTL labels.
 
 Room: controllers. Takes: WebhookOptions. Gives: configurations. Next:
-webhook_config/reconcile.py. May touch: nothing outside its arguments.
+controllers/webhook_config/reconcile.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.1 (table and static rules), 3.6 (leases).
 """
 

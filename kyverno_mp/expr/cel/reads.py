@@ -5,10 +5,10 @@ Found places whose values the result may contain. Next: program/context/cel_read
 May touch: nothing outside its arguments.
 Source: the CEL language definition; checked by tests/fuzz/test_cel_reads_fuzz.py.
 
-The analysis follows places, not values, as jmespath/reads.py does: a field leads to a
-place below, a macro to the place of all elements. Functions and operators read their
-whole operands, and must be the API server's, whose results depend on nothing else. An
-unknown construct raises ReadsUnknown; nothing is guessed.
+The analysis follows places, not values, as expr/jmespath/reads.py does: a field leads
+to a place below, a macro to the place of all elements. Functions and operators read
+their whole operands, and must be the API server's, whose results depend on nothing
+else. An unknown construct raises ReadsUnknown; nothing is guessed.
 """
 
 from collections.abc import Callable, Mapping

@@ -29,7 +29,7 @@ class ConditionsProgram(NamedTuple):
     """A linked block as two equivalent programs, the second with messages.
 
     ``holds(scope)`` returns whether the block is true; ``evaluate(scope)`` also returns
-    the joined messages. Both raise ExpressionFailed with upstream's text.
+    the joined messages. Both raise ExpressionFailed with upstream's message.
     """
 
     holds: Check

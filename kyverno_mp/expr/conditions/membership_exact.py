@@ -1,6 +1,6 @@
 """Implement the deprecated operators In and NotIn.
 
-Room: expr. Takes: a key and a value. Gives: bool. Next: conditions/operators.
+Room: expr. Takes: a key and a value. Gives: bool. Next: expr/conditions/operators.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.7.
 """
 

@@ -1,7 +1,8 @@
 """Define the records of preconditions, deny conditions and exception conditions.
 
-Room: expr. Takes: written by conditions/parse.py. Gives: Conditions, embedded in the
-IR and read by conditions/link.py. No behaviour here. Source: docs/behaviour/engine 4.1.
+Room: expr. Takes: written by expr/conditions/parse.py. Gives: Conditions, embedded in
+the IR and read by expr/conditions/link.py. No behaviour here. Source:
+docs/behaviour/engine 4.1.
 """
 
 import msgspec

@@ -1,7 +1,7 @@
 """Parse numbers and durations of conditions like Go's strconv and time.
 
 Room: expr. Takes: strings and numbers. Gives: floats, ints, seconds, nanoseconds.
-Next: conditions/equality, conditions/ordering.
+Next: expr/conditions/equality, expr/conditions/ordering.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.3, 4.9.
 """
 

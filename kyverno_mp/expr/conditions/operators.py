@@ -1,7 +1,7 @@
 """Look up the operator of a condition by name.
 
 Room: expr. Takes: an operator's name. Gives: a comparison of two values, or a test of
-keys compiled for one value. Next: conditions/link.
+keys compiled for one value. Next: expr/conditions/link.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 4.2.
 """
 

@@ -1,7 +1,7 @@
 """Convert a certificate or request to the JSON of Go's x509 structures.
 
 Room: expr. Takes: PEM text. Gives: a dict with Go's field names and numbers as floats.
-Next: functions/certificates.py.
+Next: expr/jmespath/functions/certificates.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (x509_decode); crypto/x509 Certificate,
 CertificateRequest.
@@ -102,7 +102,7 @@ _HANDLED: Final = frozenset(
 def decode_pem(text: str, serial: Callable[[int], int] = int) -> Json:
     """Decode the first PEM block; RSA keys only. ``serial`` converts serial numbers.
 
-    Raises: ExpressionFailed, with upstream's text if it is from upstream itself.
+    Raises: ExpressionFailed, with upstream's message if it is from upstream itself.
     """
     found = _BLOCK.search(text)
     try:

@@ -1,7 +1,8 @@
 """Decide whether a URL points outside: to no private or loopback address.
 
 Room: expr. Takes: Runtime and a URL, both charged. Gives: a boolean. Next:
-functions/network.py, which imports this module when the function is called.
+expr/jmespath/functions/network.py, which imports this module when the function is
+called.
 May touch: nothing outside its arguments; names are resolved by ``resolve_host``.
 Source: docs/behaviour/engine 9.2 (is_external_url).
 """

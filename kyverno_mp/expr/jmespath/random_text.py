@@ -1,7 +1,7 @@
 """Generate a random string that matches a regular expression.
 
 Room: expr. Takes: a pattern that RE2 accepts. Gives: a random string that it matches.
-Next: functions/randomness.py.
+Next: expr/jmespath/functions/randomness.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (random); the generator upstream uses repeats an open
 quantifier up to 4096 times and draws any rune for a dot.

@@ -1,7 +1,7 @@
 """Decode a YAML text like sigs.k8s.io/yaml, which converts it to JSON.
 
 Room: expr. Takes: text from a query. Gives: Json with floats for all numbers.
-Next: functions/encoding.py (parse_yaml).
+Next: expr/jmespath/functions/encoding.py (parse_yaml).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.2 (parse_yaml); the resolver is that of Go's yaml.v2.
 """

@@ -1,7 +1,7 @@
 """Substitute strings that come from data, and the results of whole-string variables.
 
 Room: expr. Takes: strings and values known at run time, with their path. Gives: Json.
-The general algorithm: scan, replace, scan again. Next: template/link.
+The general algorithm: scan, replace, scan again. Next: expr/template/link.
 May touch: nothing outside its arguments; every round is charged to the scope's runtime.
 Source: docs/behaviour/engine 3.1 steps 3-10.
 """
@@ -43,7 +43,7 @@ def text_of(value: Json, runtime: Runtime) -> str:
 def expand(scope: Scope, text: str, path: str, depth: int = 0) -> Json:
     """Substitute one string by the general algorithm.
 
-    Raises: ExpressionFailed with upstream's text, BudgetExceeded.
+    Raises: ExpressionFailed with upstream's message, BudgetExceeded.
     """
     value = text
     found = _find(scope.runtime, value)

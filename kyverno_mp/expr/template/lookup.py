@@ -1,7 +1,8 @@
 """Run one query on the JSON context, with Kyverno's error messages.
 
 Room: expr. Takes: Lookup records, or query strings known at run time. Gives: closures
-from Scope to Json. Next: template/link, template/expand, program/context/loaders.
+from Scope to Json. Next: expr/template/link, expr/template/expand,
+program/context/loaders.
 May touch: nothing outside its arguments; a bounded cache of parsed queries.
 Source: docs/behaviour/engine 3.1, 3.5, 3.7.
 """

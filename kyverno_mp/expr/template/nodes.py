@@ -1,7 +1,8 @@
 """Define the records of documents with variables.
 
-Room: expr. Takes: written by template/document.py. Gives: Document, embedded in the IR
-and read by template/link.py. No behaviour except ``is_constant`` and ``constant``.
+Room: expr. Takes: written by expr/template/document.py. Gives: Document, embedded in
+the IR and read by expr/template/link.py. No behaviour except ``is_constant`` and
+``constant``.
 Source: docs/behaviour/engine 3.1.
 """
 

@@ -1,7 +1,7 @@
 """Resolve ``$( )`` references, which point to other leaves of the same document.
 
 Room: expr. Takes: a JSON document. Gives: the document without references.
-Next: template/document. Runs at compile time, because references need only the
+Next: expr/template/document. Runs at compile time, because references need only the
 document.
 May touch: nothing outside its arguments. Source: docs/behaviour/engine 3.2.
 """

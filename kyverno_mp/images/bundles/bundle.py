@@ -77,7 +77,7 @@ class Bundle(NamedTuple):
 
 
 def parse(data: bytes) -> Bundle:
-    """Return the bundle. Raises: Unproved with upstream's text."""
+    """Return the bundle. Raises: Unproved with upstream's message."""
     if len(data) > IMAGE_BUNDLE_BYTES_MAX:
         raise Unproved(f"layer size {len(data)} exceeds {IMAGE_BUNDLE_BYTES_MAX}")
     try:

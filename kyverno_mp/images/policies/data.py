@@ -1,4 +1,4 @@
-"""Read an image's manifest and configuration with the texts of upstream's loader.
+"""Read an image's manifest and configuration, with upstream's error messages.
 
 Room: images. Takes: Artifacts, a reference. Gives: ReadImage. Next: review.py.
 May touch: the network through images/artifacts.py.

@@ -35,8 +35,8 @@ def trust_root(
 ) -> TufTrustRoot:
     """Return the trust root of a process.
 
-    ``fetch``: reads the public repository; ``own_fetch``: returns what reads from a
-    host that the operator names.
+    ``fetch``: reads the public repository; ``own_fetch``: returns a reader for
+    the host that the operator names.
     """
     if not settings.enable_tuf:
         return TufTrustRoot(PUBLIC_MIRROR, public_root(), fetch)

@@ -164,7 +164,7 @@ class EphemeralPair:
             report.results = results_of(found) or Results()
         except msgspec.ValidationError as error:
             # The next write replaces it.
-            _log.error("%s is not a report of ours: %s", report.name, error)
+            _log.error("%s is not a report of kyverno-mp: %s", report.name, error)
 
     def _key(self, report: _Report) -> Key:
         return self._namespace, report.name

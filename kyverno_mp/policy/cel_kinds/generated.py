@@ -1,4 +1,4 @@
-"""Tell whether the API server itself enforces a policy.
+"""Return whether the API server itself enforces a policy.
 
 Room: policy. Takes: a decoded policy. Gives: the answer that its status has.
 Next: leader, controllers. May touch: nothing outside its arguments.

@@ -21,6 +21,7 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
 )
 from kyverno_mp.policy.fields.meta import NamedExpression, ObjectMeta
 from kyverno_mp.policy.fields.record import FailurePolicy, Fields
+from kyverno_mp.policy.fields.validation import AuditAnnotation
 from kyverno_mp.policy.reading.decode import converted
 from kyverno_mp.values.jsonvalue import Json
 
@@ -40,6 +41,7 @@ class MutatingEvaluation(Fields, frozen=True):
     background: Enabled | None = None
     mutate_existing: Enabled | None = None
     skip_background_requests: bool = True
+    use_server_side_apply: bool = False
 
 
 class TargetConstraints(MatchResources, frozen=True):
@@ -57,6 +59,8 @@ class MutatingPolicySpec(Fields, frozen=True):
     variables: tuple[NamedExpression, ...] = ()
     autogen: MutatingAutogen | None = None
     target_match_constraints: TargetConstraints | None = None
+    target_match_conditions: tuple[NamedExpression, ...] = ()
+    audit_annotations: tuple[AuditAnnotation, ...] = ()
     mutations: tuple[Mutation, ...] = ()
     webhook_configuration: WebhookConfiguration | None = None
     evaluation: MutatingEvaluation | None = None

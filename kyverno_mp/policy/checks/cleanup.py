@@ -85,7 +85,7 @@ def check_cleanup(
 def deletion_refusals(
     document: CleanupPolicy | ClusterCleanupPolicy, view: ClusterView
 ) -> Iterator[str]:
-    """Return upstream's text for each kind that the clean-up account cannot delete."""
+    """Return upstream's message for each kind that clean-up may not delete."""
     permissions = view.permissions if view.cleanup else None
     match = document.spec.match
     for entry in match.any or match.all if permissions is not None else ():

@@ -203,7 +203,7 @@ class _Asking:
     subresource: str = ""
 
     def refusal(self, verbs: Sequence[str]) -> str:
-        """Return upstream's text, "" if nothing is missing or the check fails."""
+        """Return upstream's message, "" if nothing is missing or the check fails."""
         kinds, permissions = self.view.kinds, self.view.permissions
         group, _, version = self.group_version.rpartition("/")
         selector = KindSelector(

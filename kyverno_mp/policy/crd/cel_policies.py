@@ -3,7 +3,7 @@
 Room: policy. Takes: nothing. Gives: their schemas. Next: policy/crd/cel_kinds.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 1.7; docs/behaviour/v1.19 4 (fields of
-exceptions, skipBackgroundRequests); k8s.io/api admissionregistration/v1.
+exceptions and MutatingPolicies); k8s.io/api admissionregistration/v1.
 """
 
 from typing import Final
@@ -88,11 +88,12 @@ VALIDATIONS: Final = atomic(
         )
     )
 )
+_ANNOTATION: Final = record({"key*": TEXT, "valueExpression*": TEXT})
 VALIDATION_OUTCOME: Final[Fields] = {
     "validationActions": items(
         choice("Deny", "Audit", "Warn"), **{"x-kubernetes-list-type": "set"}
     ),
-    "auditAnnotations": atomic(items(record({"key*": TEXT, "valueExpression*": TEXT}))),
+    "auditAnnotations": atomic(items(_ANNOTATION)),
 }
 _CONDITION_STATUS: Final = record(
     {"ready": BOOLEAN, "message": TEXT, "conditions": items(CONDITION)}
@@ -150,12 +151,15 @@ MUTATING_POLICY: Final = cel_policy(
             "targetMatchConstraints": atomic(
                 record({**_CONSTRAINTS, "expression": TEXT})
             ),
+            "targetMatchConditions": named(EXPRESSION),
+            "auditAnnotations": items(_ANNOTATION),
             "reinvocationPolicy": TEXT,
             "evaluation": record(
                 {
                     **EVALUATION,
                     "mutateExisting": _switch(on=False),
                     "skipBackgroundRequests": default(True, BOOLEAN),
+                    "useServerSideApply": BOOLEAN,
                 }
             ),
             "autogen": record({**POD_CONTROLLERS, "mutatingAdmissionPolicy": _OPT_IN}),

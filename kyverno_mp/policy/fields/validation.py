@@ -169,7 +169,7 @@ class Manifests(Fields, frozen=True):
 
 
 class Validation(Fields, frozen=True):
-    """Exactly one body must be set (policy/checks/validation.py)."""
+    """Exactly one body must be set (policy/checks/rules/bodies.py)."""
 
     failure_action: FailureAction | None = None
     failure_action_overrides: tuple[FailureActionOverride, ...] = ()

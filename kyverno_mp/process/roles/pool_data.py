@@ -22,6 +22,8 @@ from kyverno_mp.egress.lookups import Lookups
 from kyverno_mp.egress.namespaces import LiveNamespaces
 from kyverno_mp.egress.objects import LiveObjects
 from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.egress.schemas import LiveSchemas
+from kyverno_mp.egress.types import LiveTypes
 from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.kube.events import Successes
 from kyverno_mp.kube.rest import Client
@@ -125,6 +127,7 @@ class PoolData:
                 namespaces=namespaces,
                 images=served.metadata,
                 own_images=served.own_metadata,
+                types=LiveTypes(LiveSchemas(client)),
             ),
             images=served.data,
             reviewed_images=served.begin,

@@ -1,7 +1,7 @@
 """Import modules before the fork that the engine otherwise imports on first use.
 
 Room: process. Takes: nothing. Gives: loaded modules, which all roles share.
-Next: serve.py. May touch: nothing outside its arguments.
+Next: process/serve.py. May touch: nothing outside its arguments.
 
 The command line starts without these libraries, because most of its runs need none of
 them. A worker must not load them in the middle of a review, nor have its own copy.

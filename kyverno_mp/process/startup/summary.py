@@ -12,6 +12,8 @@ from kyverno_mp.leader.status import PolicyStatus, Status
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
 
 _NAMED_MAX: Final = 3
+_CHANGES: Final = frozenset({"mutate", "generate"})
+"""Rules of these types neither enforce nor audit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class Summary:
     policies: int
     enforcing: int
     """Policies with a rule that may deny requests."""
+    changing: int
+    """Policies that only mutate or generate."""
     rules: int
     """Rules in force, those of autogen included."""
     refused: tuple[str, ...]
@@ -41,8 +45,11 @@ class Summary:
         line = (
             f"{_count(self.policies, 'policy')} in force with"
             f" {_count(self.rules, 'rule')} (autogen included):"
-            f" {self.enforcing} enforce, {self.policies - self.enforcing} audit"
+            f" {self.enforcing} enforce,"
+            f" {self.policies - self.enforcing - self.changing} audit"
         )
+        if self.changing:
+            line += f", {self.changing} mutate or generate"
         left_out = []
         if self.refused:
             left_out.append(_named(self.refused))
@@ -58,15 +65,21 @@ class Summary:
 def summary_of(status: Status) -> Summary:
     """Summarise what the leader published last."""
     active = [one for one in status.policies if one.rules]
+    judging = [one for one in active if not _changes(one)]
     return Summary(
         policies=len(active),
-        enforcing=sum(one.mode == "enforce" for one in active),
+        enforcing=sum(one.mode == "enforce" for one in judging),
+        changing=len(active) - len(judging),
         rules=sum(len(one.rules) for one in active),
         refused=_keys(one for one in status.policies if not one.rules),
         partial=_keys(one for one in active if not one.ready),
         problems=len(status.problems),
         cel_kinds=tuple(sorted({one.kind for one in active} & SERVED_CEL_KINDS)),
     )
+
+
+def _changes(policy: PolicyStatus) -> bool:
+    return all(rule.rule_type in _CHANGES for rule in policy.rules)
 
 
 def _keys(policies: Iterable[PolicyStatus]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Kill a process that sends no heartbeat, so that the supervisor restarts it.
 
 Room: process. Takes: the runtime folder. Gives: Watchdog, checked between signals.
-Next: serve.py calls it on the supervisor's tick. May touch: processes, by SIGKILL.
+Next: process/serve.py calls it on the supervisor's tick. May touch: processes, by
+SIGKILL.
 Source: docs/architecture.md 1 (nothing is lost silently), 2.
 
 The supervisor notices a dead process at once. A leader that hangs or was stopped would

@@ -18,9 +18,17 @@ _PREFIX = "error applying patch"
 
 
 def configured(
-    resource: dict[str, Json], value: Value, schemas: Schemas, spend: Runtime
+    resource: dict[str, Json],
+    value: Value,
+    schemas: Schemas,
+    spend: Runtime,
+    *,
+    replaces_atomics: bool = False,
 ) -> dict[str, Json]:
-    """Return the merged object. Raises: ExpressionFailed with upstream's text."""
+    """Return the merged object; ``replaces_atomics``: atomic values may change.
+
+    Raises: ExpressionFailed with upstream's message.
+    """
     patch = configuration(value, spend)
     api_version, kind = resource.get("apiVersion", ""), resource.get("kind", "")
     notation = schemas.kinds.get((api_version, kind), "")
@@ -35,7 +43,7 @@ def configured(
     patch = {**patch, "apiVersion": api_version, "kind": kind}
     try:
         merged: dict[str, Json] = Merger(schemas, notation, spend).merge(
-            resource, patch
+            resource, patch, replaces_atomics=replaces_atomics
         )
     except ExpressionFailed as error:
         raise ExpressionFailed(error.code, f"{_PREFIX}: {error.message}") from error

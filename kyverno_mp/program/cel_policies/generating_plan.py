@@ -20,23 +20,28 @@ from kyverno_mp.errors import SnapshotUnusable
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import GeneratingPolicyIR
+from kyverno_mp.limits import HEAVY_STEPS
 from kyverno_mp.program.cel_policies.delete import any_operation
 from kyverno_mp.program.generate.triggers import CEL_GENERATE, Triggered
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.validating_policy.constraints import fault_or_match
+from kyverno_mp.program.validating_policy.constraints import (
+    MatchingCost,
+    fault_or_match,
+)
 from kyverno_mp.program.validating_policy.plan import UNKNOWN, is_in_namespace
 from kyverno_mp.program.validating_policy.source import CelSource
 
+_POLICY_STEPS: Final = 10
 _DELETE: Final = "DELETE"
 _UPDATE: Final = "UPDATE"
 _OLD_OBJECT: Final = "oldObject"
 
 
 def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
-    """Return what any trigger matches, whatever is done to it.
+    """Return constraints that any trigger meets, for every operation.
 
-    An exclusion keeps its operations: what is excluded from one may have been a trigger
-    in another.
+    An exclusion keeps its operations: an object that is excluded in one operation may
+    be a trigger in another.
     """
     found = any_operation(constraints)
     if found is None or constraints is None:
@@ -53,6 +58,7 @@ class LinkedGeneratingTrigger:
         "_lists_delete",
         "_reads_old",
         "ir",
+        "matching",
         "reads_namespace",
     )
 
@@ -60,6 +66,9 @@ class LinkedGeneratingTrigger:
         self.ir = ir
         self._constraints = ir.constraints
         self._followed = _followed(ir.constraints) if ir.synchronizes else None
+        followed = (self._followed, self._followed)
+        self.matching = MatchingCost((ir.constraints, *followed))
+        """Also of the old object, as a trigger that was."""
         rules = () if ir.constraints is None else ir.constraints.rules
         self._lists_delete = any(_DELETE in one.operations for one in rules)
         texts = [one.expression.text for one in (*ir.conditions, *ir.variables)]
@@ -85,6 +94,14 @@ class LinkedGeneratingTrigger:
         if request.operation == _UPDATE and self._follows(request):
             return self._of(deletes=False)
         return None
+
+    def unchecked(self, request: Request) -> Triggered:
+        """Return what the pool has to do if the request triggers the policy.
+
+        The pool matches again, and has generated nothing for what never matched.
+        """
+        is_deletion = request.operation == _DELETE and not self._lists_delete
+        return self._of(deletes=is_deletion and self._followed is not None)
 
     def _matches(self, request: Request) -> bool:
         if self._constraints is None:
@@ -134,10 +151,23 @@ class GeneratingPlan:
         self.needs_io = self.fails = self.reads_registry = False
         self.reads_namespace = any(one.reads_namespace for one in policies)
 
-    def triggered(self) -> list[Triggered]:
-        """Return what the request triggers."""
-        found = (one.triggered(self._request) for one in self._policies)
-        return [one for one in found if one is not None]
+    def triggered(self, pace: Pace | None = None) -> list[Triggered]:
+        """Return what the request triggers. Raises: Preempted, as ``pace`` does."""
+        request = self._request
+        found, steps = [], 0
+        for linked in self._policies:
+            steps += _POLICY_STEPS + linked.matching.steps(request)
+            if pace is not None and steps > HEAVY_STEPS:
+                pace.next_slice(0)
+                steps = 0
+            one = linked.triggered(request)
+            if one is not None:
+                found.append(one)
+        return found
+
+    def unchecked(self) -> list[Triggered]:
+        """Return what the request may trigger; the pool finds out."""
+        return [one.unchecked(self._request) for one in self._policies]
 
 
 class GeneratingPlanner:

@@ -4,10 +4,11 @@ Room: program. Takes: MutatingPolicyIR linked once; Facts. Gives: an answer for 
 policy and each of its autogen copies. Next: cli/apply/stages/cel.py.
 May touch: what the ports of CEL reach.
 Source: docs/behaviour/cel 10.1, 12d; Kyverno
-pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go}.
+pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go} at v1.18.2 and (conditions
+of targets, annotations, server-side apply) v1.19.0.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -35,13 +36,13 @@ from kyverno_mp.program.context.cel_scope import (
 )
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
+    MatchingCost,
     fault_or_match,
     is_selector_free,
 )
-from kyverno_mp.program.validating_policy.evaluate import (
-    exempt,
-)
+from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.values.go.duration import quote_text
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import whole_numbers
 from kyverno_mp.values.typed.schema import Schemas, built_in
@@ -70,7 +71,14 @@ class _Mutation(NamedTuple):
 class _Body:
     """One linked copy of a policy."""
 
-    __slots__ = ("conditions", "ir", "mutations", "variables")
+    __slots__ = (
+        "annotations",
+        "conditions",
+        "ir",
+        "mutations",
+        "target_conditions",
+        "variables",
+    )
 
     def __init__(self, ir: MutatingBodyIR, dialect: Dialect) -> None:
         self.ir = ir
@@ -80,6 +88,10 @@ class _Body:
             _Mutation(link(given.expression, dialect), given.is_json_patch)
             for given in ir.mutations
         ]
+        self.annotations = [
+            (one.name, link(one.expression, dialect)) for one in ir.annotations
+        ]
+        self.target_conditions = link_conditions(ir.target_conditions, dialect)
 
 
 class LinkedMutatingPolicy:
@@ -91,12 +103,14 @@ class LinkedMutatingPolicy:
         "_schemas",
         "_target",
         "ir",
+        "matching",
         "reads_namespace",
     )
 
     def __init__(self, ir: MutatingPolicyIR, schemas: Schemas | None = None) -> None:
         """``schemas``: the types of all kinds, None = of the built-in ones."""
         self.ir = ir
+        self.matching = MatchingCost(one.constraints for one in ir.bodies)
         dialect = dialect_of(ir.policy.kind)
         self._bodies = [_Body(body, dialect) for body in ir.bodies]
         self._exceptions = link_exceptions(ir.exceptions, dialect)
@@ -124,7 +138,7 @@ class LinkedMutatingPolicy:
                 found = RuleResult("match", result.VALIDATION, result.ERROR, text)
                 yield Mutated(body.ir.copy, found)
             elif is_match:
-                answer = self._evaluated(body, current, shared)
+                answer = self._evaluated(body, current, shared, body.conditions)
                 yield answer
                 if answer.patched is not None:
                     current = facts._replace(
@@ -140,18 +154,22 @@ class LinkedMutatingPolicy:
         ``shared``: the values of the trigger; ``request`` is that of the trigger.
         """
         for body in self._bodies:
-            yield self._evaluated(body, facts, shared)
+            conditions = body.target_conditions or body.conditions
+            yield self._evaluated(body, facts, shared, conditions)
 
     def mutate_existing(self, facts: Facts, shared: Shared, body: int) -> Mutated:
         """Return the answer for a target of the background pool.
 
         ``facts.request`` has the target, its ``review_request`` is that of the trigger.
         ``body``: the copy of the policy that matches the target. Conditions are for
-        triggers, unless the policy has no constraints of its own for targets: then each
-        target is as good as a trigger.
+        triggers, unless the policy has neither constraints nor conditions of its own
+        for targets: then each target is as good as a trigger.
         """
-        judges = self.ir.mutates_request
-        return self._evaluated(self._bodies[body], facts, shared, judges=judges)
+        judging = self._bodies[body]
+        conditions = judging.target_conditions
+        if not conditions and self.ir.mutates_request:
+            conditions = judging.conditions
+        return self._evaluated(judging, facts, shared, conditions)
 
     def triggers(self, facts: Facts, shared: Shared) -> bool:
         """Return whether a request triggers the mutation of existing objects.
@@ -195,14 +213,18 @@ class LinkedMutatingPolicy:
         return [{**named, **item} for item in items if type(item) is dict]
 
     def _evaluated(
-        self, body: _Body, facts: Facts, shared: Shared, *, judges: bool = True
+        self,
+        body: _Body,
+        facts: Facts,
+        shared: Shared,
+        conditions: Sequence[LinkedExpression],
     ) -> Mutated:
-        """Return the verdict. ``judges``: the conditions count."""
+        """Return the verdict on an object that has to meet these conditions."""
         namespace = self.ir.policy.namespace
         scope = PolicyScope(facts, shared, body.variables, namespace)
         scope.replace_object(facts.request.object)
         try:
-            return self._decided(body, scope, facts, shared, judges=judges)
+            return self._decided(body, scope, facts, shared, conditions)
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to evaluate policy: {error.message}"
             found = RuleResult("evaluation", result.MUTATION, result.ERROR, text)
@@ -214,8 +236,7 @@ class LinkedMutatingPolicy:
         scope: PolicyScope,
         facts: Facts,
         shared: Shared,
-        *,
-        judges: bool,
+        conditions: Sequence[LinkedExpression],
     ) -> Mutated:
         """Return the verdict on a matching object.
 
@@ -229,7 +250,7 @@ class LinkedMutatingPolicy:
             [image for one in matching for image in one.images],
             [value for one in matching for value in one.allowed_values],
         )
-        if judges and not met(body.conditions, scope):
+        if not met(conditions, scope):
             found = RuleResult("", result.MUTATION, result.SKIP, "skip")
             return Mutated(body.ir.copy, found)
         resource = facts.request.object
@@ -241,12 +262,31 @@ class LinkedMutatingPolicy:
                 if changed is not resource:
                     changed = whole_numbers(changed)
             else:
-                schemas = self._schemas or built_in()
-                changed = configured(resource, value, schemas, facts.runtime)
+                changed = configured(
+                    resource,
+                    value,
+                    self._types_of(resource, facts),
+                    facts.runtime,
+                    replaces_atomics=self.ir.replaces_atomics,
+                )
             resource = changed
             scope.replace_object(resource)
-        found = RuleResult("", result.MUTATION, result.PASS, "success")
+        properties = annotated(body.annotations, scope, quote_text)
+        found = RuleResult("", result.MUTATION, result.PASS, "success", properties)
         return Mutated(body.ir.copy, found, resource)
+
+    def _types_of(self, resource: dict[str, Json], facts: Facts) -> Schemas:
+        """Return the types with which an object is merged.
+
+        Raises: Preempted where nothing may wait, DependencyError, InputError.
+        """
+        schemas = self._schemas or built_in()
+        api_version, kind = resource.get("apiVersion", ""), resource.get("kind", "")
+        port = facts.ports.types
+        if port is None or (api_version, kind) in schemas.kinds:
+            return schemas
+        facts.runtime.before_waiting()
+        return port.types(api_version, kind, facts.runtime.deadline_ns) or schemas
 
 
 def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:
@@ -258,6 +298,7 @@ def expressions_of(ir: MutatingPolicyIR) -> Iterator[Expression]:
         for named in (*body.conditions, *body.variables):
             yield named.expression
         yield from (one.expression for one in body.mutations)
+        yield from (one.expression for one in body.annotations)
     for exception in ir.exceptions:
         yield from (one.expression for one in exception.conditions)
 

@@ -36,6 +36,9 @@ from kyverno_mp.program.mutation import answer_patch
 from kyverno_mp.program.plans.planner import SLOW
 from kyverno_mp.program.request import Request, copy_of
 from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.validating_policy.constraints import (
+    POLICIES_BETWEEN_CLOCK_CHECKS,
+)
 from kyverno_mp.program.validating_policy.plan import (
     UNKNOWN,
     bound,
@@ -166,10 +169,11 @@ class MutatingPlan:
         """
         _, facts, shared = self._opened(deadline_ns, pace)
         found = []
-        for linked in self._triggering:
+        for turn, linked in enumerate(self._triggering, 1):
             policy = linked.ir.policy
             facts.runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
             try:
+                _charge_matching(linked, facts, turn)
                 if linked.triggers(facts, shared):
                     found.append(_trigger_of(linked))
             except Preempted:
@@ -215,6 +219,7 @@ class MutatingPlan:
         facts.runtime.begin_policy(linked, is_tenant=bool(policy.namespace))
         resource = reached.resource
         try:
+            _charge_matching(linked, facts, reached.number + 1)
             results, resource = _mutated(linked, facts, shared, resource)
         except Preempted:
             raise
@@ -306,6 +311,18 @@ def _finished(
     done.responses = reached.responses
     done.patch = answer_patch(context, reached.resource, late=late)
     return done
+
+
+def _charge_matching(linked: LinkedMutatingPolicy, facts: Facts, turn: int) -> None:
+    """Charge for the constraints, and look at the clock now and then.
+
+    Raises: BudgetExceeded, DeadlinePassed, Preempted.
+    """
+    runtime = facts.runtime
+    if linked.matching:
+        runtime.charge(linked.matching.steps(facts.request))
+    if not turn % POLICIES_BETWEEN_CLOCK_CHECKS:
+        runtime.check_clock()
 
 
 def _is_slow(linked: LinkedMutatingPolicy) -> bool:

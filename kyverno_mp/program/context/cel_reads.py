@@ -24,8 +24,12 @@ def mark_expressions(
 ) -> None:
     """Mark what the expressions read of the object. Raises: ReadsUnknown."""
     followed = _Variables(variables, target)
-    for expression in expressions:
-        followed.follow(expression).read_whole()
+    try:
+        for expression in expressions:
+            followed.follow(expression).read_whole()
+    except RecursionError:
+        # A chain of variables, each of which may be deep itself.
+        raise ReadsUnknown("deep expressions") from None
 
 
 class _Variables:

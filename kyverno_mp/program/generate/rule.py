@@ -147,7 +147,7 @@ class LinkedGeneration:
     def generate(self, request: Request, scope: RuleContext) -> list[Generated]:
         """Return the objects that the rule generates for the request's object.
 
-        Raises: ExpressionFailed with upstream's text; DependencyError.
+        Raises: ExpressionFailed with upstream's message; DependencyError.
         """
         trigger = request.object or request.old_object
         try:

@@ -1,4 +1,4 @@
-"""Link the attestors of a policy: their texts may be expressions.
+"""Link the attestors of a policy: their fields may be expressions.
 
 Room: program. Takes: AttestorIR. Gives: LinkedAttestor, whose ``query`` has the texts
 for one object. Next: evaluate.py. May touch: nothing outside its arguments.

@@ -52,7 +52,11 @@ from kyverno_mp.program.image_policies.verification import PolicyTerms, Verifica
 from kyverno_mp.program.ports import RegistryAccess
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
-from kyverno_mp.program.validating_policy.constraints import fault_or_match, is_by_kind
+from kyverno_mp.program.validating_policy.constraints import (
+    MatchingCost,
+    fault_or_match,
+    is_by_kind,
+)
 from kyverno_mp.program.validating_policy.evaluate import (
     annotated,
     is_expired,
@@ -206,10 +210,18 @@ class Images:
 class LinkedImagePolicy:
     """One linked policy; safe to share between threads."""
 
-    __slots__ = ("_bodies", "_dialect", "_exceptions", "ir", "reads_namespace")
+    __slots__ = (
+        "_bodies",
+        "_dialect",
+        "_exceptions",
+        "ir",
+        "matching",
+        "reads_namespace",
+    )
 
     def __init__(self, ir: ImageValidatingPolicyIR) -> None:
         self.ir = ir
+        self.matching = MatchingCost(one.constraints for one in ir.bodies)
         namespaced = bool(ir.policy.namespace)
         self._dialect = _dialect(namespaced=namespaced)
         self._bodies = [

@@ -38,6 +38,10 @@ from kyverno_mp.program.image_policies.evaluate import (
 )
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
+from kyverno_mp.program.validating_policy.constraints import (
+    POLICIES_BETWEEN_CLOCK_CHECKS,
+    make_room,
+)
 from kyverno_mp.program.validating_policy.group import DENY, Verdict, Verdicts
 from kyverno_mp.program.validating_policy.plan import (
     UNKNOWN,
@@ -101,10 +105,14 @@ class ImagePlan:
         facts = Facts(request, runtime, ports, namespace, is_review=True, faults=faults)
         shared, images = ReviewShared(request), Images(self._begin)
         characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
-        for linked in self._policies:
+        for turn, linked in enumerate(self._policies, 1):
             runtime.begin_policy(linked, is_tenant=bool(linked.ir.policy.namespace))
             is_evaluated = True
             try:
+                if linked.matching:
+                    runtime.charge(linked.matching.steps(request))
+                if not turn % POLICIES_BETWEEN_CLOCK_CHECKS:
+                    runtime.check_clock()
                 results = [
                     _explained(one.result, one.reasons)
                     for one in linked.evaluate(facts, shared, images)
@@ -174,11 +182,12 @@ class ImagePlanner:
         if is_namespaced and not is_in_namespace(request):
             return None
         namespace = request.namespace if is_namespaced else ""
-        policies = [
-            one
-            for one in self._source.candidates(request, namespace, pace)
-            if (not names or one.ir.policy.name in names) and one.may_match(request)
-        ]
+        found = self._source.candidates(request, namespace, pace)
+        if names:
+            found = [one for one in found if one.ir.policy.name in names]
+        if pace is not None:
+            make_room((one.matching for one in found), request, pace)
+        policies = [one for one in found if one.may_match(request)]
         if not policies:
             return None
         return ImagePlan(self._engine, request, policies, self._begin)

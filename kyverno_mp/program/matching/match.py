@@ -99,7 +99,7 @@ class _Blocks(NamedTuple):
         return request.kind not in self.never_kinds
 
     def explain(self, request: Request) -> str:
-        """Return upstream's text for a request that does not match, otherwise ""."""
+        """Return upstream's message for a request that does not match, otherwise ""."""
         resource = request.object or request.old_object
         if not resource:
             return "resource is empty"

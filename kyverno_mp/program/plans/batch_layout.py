@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_REGISTRY
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.ir.rules import PolicyIR
+from kyverno_mp.limits import READS_PLACES_MAX
 from kyverno_mp.program.recall.verdicts import Recall, is_worth_it
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.rule import LinkedRule
@@ -23,6 +24,9 @@ Chosen = Sequence[tuple[PolicyIR, Sequence[LinkedRule], str]]
 """(policy, its rules of one action, the action of their response)."""
 
 _POLICIES_BETWEEN_CHECKS: Final = 4
+_PLACES_ADDED_MAX: Final = 4 * READS_PLACES_MAX
+"""PERF: the places of all rules are joined in the event loop; most rules read the same
+ones."""
 """Policies evaluated between two checks of the clock: static patterns never check it,
 and one takes up to 50 ms for an object of 10 MB."""
 
@@ -97,8 +101,9 @@ def _asks(rules: Iterable[LinkedRule]) -> bool:
     return any(rule.effects & (EFFECT_CLUSTER | EFFECT_REGISTRY) for rule in rules)
 
 
-def _urgency(policy: PolicyIR, rules: Iterable[LinkedRule]) -> tuple[bool, bool, bool]:
-    return _asks(rules), bool(policy.namespace), _reads(rules) is None
+def _urgency(policy: PolicyIR, rules: Sequence[LinkedRule]) -> tuple[bool, bool, bool]:
+    unknown = any(rule.reads is None for rule in rules)
+    return _asks(rules), bool(policy.namespace), unknown
 
 
 def _reads(rules: Iterable[LinkedRule]) -> Reads | None:
@@ -114,16 +119,17 @@ def _reads(rules: Iterable[LinkedRule]) -> Reads | None:
 def _recall(policies: Iterable[BatchPolicy]) -> tuple[int, Recall | None]:
     """Return how many of the first policies are cacheable, and their cache."""
     first: list[Step] = []
-    count = 0
+    count = places = 0
     for policy in policies:
         rules = [step.rule for step in policy.steps]
-        if _asks(rules) or _reads(rules) is None:
+        places += sum(rule.reads.size for rule in rules if rule.reads is not None)
+        if _asks(rules) or places > _PLACES_ADDED_MAX or _reads(rules) is None:
             break
         first += policy.steps
         count += 1
     rules = [step.rule for step in first]
     reads = _reads(rules)
-    if reads is None or not rules or not is_worth_it(rules):
+    if reads is None or not rules or not is_worth_it(rules) or reads.is_too_large():
         return 0, None
     return count, Recall(reads, dict.fromkeys(step.matches for step in first))
 

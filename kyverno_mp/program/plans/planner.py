@@ -98,12 +98,15 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
                 if not size:
                     continue
                 now_ns = self._engine.now_ns()
-                if size > INLINE_LINK_BYTES_MAX or now_ns > slice_ends_ns:
+                if size > INLINE_LINK_BYTES_MAX:
+                    # At no time would it fit into the slice.
+                    slice_ends_ns = pace.next_slice(0)
+                elif now_ns > slice_ends_ns:
                     slice_ends_ns = pace.next_slice(now_ns)
                 lock = self._engine.linking
                 if lock is not None and not lock.acquire(blocking=False):
                     # The event loop never waits: here it leaves the review to a thread.
-                    slice_ends_ns = pace.next_slice(now_ns)
+                    slice_ends_ns = pace.next_slice(0)
                     lock.acquire()
                 try:
                     _ = ref.linked

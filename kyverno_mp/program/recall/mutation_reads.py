@@ -34,7 +34,7 @@ _ELEMENT: Final = "element"
 _ACCOUNTS: Final = ("serviceAccountName", "serviceAccountNamespace")
 _COMPUTED: Final = frozenset({"roles", "clusterRoles"})
 _ALIKE: Final = frozenset({"labels", "annotations", "finalizers", "ownerReferences"})
-"""Metadata that does not tell which object it is."""
+"""Metadata that does not identify the object."""
 
 _RULE_STEPS: Final = 20
 _KEY_STEPS: Final = 10

@@ -3,7 +3,7 @@
 Room: program. Takes: the policies of a plan, a Request, the outcome of running them.
 Gives: MutationRecall, one per plan, and MutationCache, the cache of a worker.
 Next: program/plans/mutation_plan. May touch: nothing outside its arguments.
-Source: mutation_reads.py tells what is read; tested by
+Source: mutation_reads.py computes what is read; tested by
 tests/fuzz/test_mutation_recall_fuzz.py.
 
 Pods of one ReplicaSet differ in their names and in the name of a volume, and rules read
@@ -302,7 +302,7 @@ def _shape_of(target: dict[str, Json]) -> Shape | None:
 
 
 def _texts_at(request: Request, paths: Sequence[Path]) -> tuple[str | None, ...] | None:
-    """Return the texts at paths of the review; None if one is no text."""
+    """Return the strings at paths of the review; None if one is not a string."""
     found: list[str | None] = []
     for path in paths:
         value: Json = request.review_request

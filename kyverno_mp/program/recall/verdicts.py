@@ -4,7 +4,8 @@ Room: program. Takes: the first rules of a batch, a Request. Gives: Recall, one 
 batch, and VerdictCache, the cache for all batches of a worker. Next:
 program/plans/batch.py.
 May touch: nothing outside its arguments.
-Source: rule_reads.py explains why it is safe; tested by tests/fuzz/test_recall_fuzz.py.
+Source: program/rule_reads.py explains why it is safe; tested by
+tests/fuzz/test_recall_fuzz.py.
 
 Pods of one ReplicaSet differ in their names and in the name of a volume, and rules read
 neither. The key is the part of the object that rules read, as JSON, which distinguishes

@@ -5,12 +5,27 @@ depend on. Next: evaluate.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 3, 6.
 """
 
+from collections.abc import Iterable
+from typing import Final
+
 import msgspec
 
+from kyverno_mp.expr.scope import Pace
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.match import SelectorIR
+from kyverno_mp.limits import HEAVY_STEPS
 from kyverno_mp.program.admission_policy.match import matches
+from kyverno_mp.program.matching.subject import metadata_of
 from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+_ENTRIES_PER_STEP: Final = 8
+"""Entries of lists: names, resources, values of a selector."""
+_LABELS_PER_STEP: Final = 16
+_RULE_STEPS: Final = 4
+_TERM_STEPS: Final = 2
+POLICIES_BETWEEN_CLOCK_CHECKS: Final = 16
+"""Each policy has its own steps, and a small one never gets to look at the clock."""
 
 
 def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, str]:
@@ -28,6 +43,70 @@ def fault_or_match(constraints: ConstraintsIR, request: Request) -> tuple[bool, 
     if not matches(_without_faults(constraints), request):
         return False, ""
     return False, faults[0]
+
+
+class MatchingCost:
+    """The steps of matching the constraints of one policy.
+
+    They are charged to the policy: each entry is compared with each request, and who
+    may write policies in one namespace may write thousands of entries.
+    """
+
+    __slots__ = ("_reads_labels", "_steps")
+
+    def __init__(self, given: Iterable[ConstraintsIR | None]) -> None:
+        found = [one for one in given if one is not None]
+        self._steps = sum(map(_steps_of, found))
+        self._reads_labels = sum(one.object_selector is not None for one in found)
+
+    def __bool__(self) -> bool:
+        """Return whether there is anything to match."""
+        return bool(self._steps)
+
+    def steps(self, request: Request) -> int:
+        """Return the steps for a request."""
+        if not self._reads_labels:
+            return self._steps
+        labels = _labels_in(request.object) + _labels_in(request.old_object)
+        return self._steps + self._reads_labels * labels // _LABELS_PER_STEP
+
+
+def make_room(costs: Iterable[MatchingCost], request: Request, pace: Pace) -> None:
+    """Leave the event loop before much is matched. Raises: Preempted, as ``pace``."""
+    steps = 0
+    for cost in costs:
+        steps += cost.steps(request)
+        if steps > HEAVY_STEPS:
+            pace.next_slice(0)
+            return
+
+
+def _labels_in(resource: dict[str, Json]) -> int:
+    labels = metadata_of(resource).get("labels")
+    return len(labels) if type(labels) is dict else 0
+
+
+def _steps_of(constraints: ConstraintsIR) -> int:
+    entries = steps = 0
+    for rule in (*constraints.rules, *constraints.excluded):
+        steps += _RULE_STEPS
+        entries += sum(
+            map(
+                len,
+                (
+                    rule.groups,
+                    rule.versions,
+                    rule.resources,
+                    rule.names,
+                    rule.operations,
+                ),
+            )
+        )
+    for selector in (constraints.namespace_selector, constraints.object_selector):
+        if selector is not None:
+            steps += _TERM_STEPS * (len(selector.labels) + len(selector.terms))
+            entries += sum(len(term.values) for term in selector.terms)
+    return steps + entries // _ENTRIES_PER_STEP
 
 
 def is_by_kind(constraints: ConstraintsIR | None) -> bool:

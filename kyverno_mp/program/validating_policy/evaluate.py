@@ -7,7 +7,7 @@ Source: docs/behaviour/cel 6; Kyverno pkg/cel/policies/vpol/compiler/policy.go,
 pkg/cel/policies/vpol/engine/engine.go.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ from kyverno_mp.program.context.cel_scope import (
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import (
+    MatchingCost,
     fault_or_match,
     is_by_kind,
     is_selector_free,
@@ -114,13 +115,20 @@ class LinkedValidatingPolicy:
         "_exceptions",
         "_is_derived",
         "_is_pure",
+        "grouping",
         "ir",
+        "matching",
         "reads",
         "reads_namespace",
     )
 
     def __init__(self, ir: ValidatingPolicyIR) -> None:
         self.ir = ir
+        given = [one.constraints for one in ir.bodies]
+        self.grouping = MatchingCost(one for one in given if is_by_kind(one))
+        """Of ``bodies_for``, once for each RequestKind."""
+        self.matching = MatchingCost(one for one in given if not is_by_kind(one))
+        """Of each request."""
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
@@ -339,22 +347,27 @@ def message_of(validation: Validation, scope: KindScope, index: int) -> str:
 
 
 def annotated(
-    annotations: Sequence[tuple[str, LinkedExpression]], scope: KindScope
+    annotations: Sequence[tuple[str, LinkedExpression]],
+    scope: KindScope,
+    shown: Callable[[str], str] = "'{}'".format,
 ) -> dict[str, str]:
-    """Return the audit annotations. Raises: ExpressionFailed, BudgetExceeded."""
+    """Return the audit annotations; ``shown``: how errors quote their keys.
+
+    Raises: ExpressionFailed, BudgetExceeded.
+    """
     found: dict[str, str] = {}
     for key, expression in annotations:
         try:
             value = scope.value(expression)
         except ExpressionFailed as error:
-            text = f"failed to evaluate auditAnnotation '{key}': {error.message}"
+            text = f"failed to evaluate auditAnnotation {shown(key)}: {error.message}"
             raise ExpressionFailed(error.code, text) from error
         if value is None:
             # KYVERNO: null compiles, and fails here (docs/behaviour/cel 6).
             raise ExpressionFailed(
                 "cel.annotation",
-                f"failed to convert auditAnnotation '{key}' expression: type conversion"
-                " error from 'null_type' to 'string'",
+                f"failed to convert auditAnnotation {shown(key)} expression: type"
+                " conversion error from 'null_type' to 'string'",
             )
         if value:
             found[key] = cut(value)

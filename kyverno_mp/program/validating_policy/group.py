@@ -18,6 +18,7 @@ from kyverno_mp.expr.reads import Reads
 from kyverno_mp.limits import (
     OUTCOMES_OF_A_GROUP_MAX,
     OUTCOMES_WITH_MESSAGES_MAX,
+    READS_PLACES_MAX,
     RECALL_MESSAGES_CHARACTERS_MAX,
 )
 from kyverno_mp.program.admission_policy.match import resource_of
@@ -36,6 +37,8 @@ DENY: Final = "Deny"
 _SKIPPED, _PASSED, _FAILED = range(3)
 Outcome = CachedVerdict
 """A code for each member of a group, and the messages of those that failed."""
+_PLACES_ADDED_MAX: Final = 4 * READS_PLACES_MAX
+"""As in plans/batch_layout.py."""
 _WORTH_LEAST: Final = 2
 """PERF: a cache look-up takes as long as evaluating one policy."""
 
@@ -146,7 +149,7 @@ class Group:
         self._with_messages = outcomes
 
     def outcome(self, done: Sequence[list[RuleResult] | None]) -> Outcome | None:
-        """Return the outcome of a review, None if it cannot be that of another one.
+        """Return the outcome of a review, None if no other review may share it.
 
         ``done``: the results of each member, by its position.
         """
@@ -202,12 +205,15 @@ def _recall(members: Sequence[Member]) -> Recall | None:
     """Return the cache keys of a group, None if some policy reads anything else."""
     if len(members) < _WORTH_LEAST:
         return None
-    reads = Reads()
+    reads, places = Reads(), 0
     for one in members:
         if one.linked.reads is None:
             return None
+        places += one.linked.reads.size
+        if places > _PLACES_ADDED_MAX:
+            return None
         reads.add(one.linked.reads)
-    return Recall(reads, ())
+    return None if reads.is_too_large() else Recall(reads, ())
 
 
 def fails(linked: LinkedValidatingPolicy) -> bool:

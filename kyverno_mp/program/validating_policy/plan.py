@@ -33,6 +33,10 @@ from kyverno_mp.program.engine import Engine
 from kyverno_mp.program.recall.verdicts import Key
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.validating_policy.constraints import (
+    POLICIES_BETWEEN_CLOCK_CHECKS,
+    make_room,
+)
 from kyverno_mp.program.validating_policy.evaluate import (
     PASSED,
     SKIPPED,
@@ -103,9 +107,13 @@ class CelPlan:
         if known is not None:
             return known
         characters_left = REVIEW_MESSAGES_CHARACTERS_MAX
-        for at, linked, bodies, _, _ in group.in_turn:
+        for turn, (at, linked, bodies, _, _) in enumerate(group.in_turn, 1):
             runtime.begin_policy(linked, is_tenant=bool(linked.ir.policy.namespace))
             try:
+                if linked.matching:
+                    runtime.charge(linked.matching.steps(request))
+                if not turn % POLICIES_BETWEEN_CLOCK_CHECKS:
+                    runtime.check_clock()
                 results = linked.results(bodies, facts, shared)
             except Preempted:
                 raise
@@ -211,6 +219,8 @@ class CelPlanner:
         if group is None:
             found = self._source.candidates(request, namespace, pace)
             named = [one for one in found if not names or one.ir.policy.name in names]
+            if pace is not None:
+                make_room((one.grouping for one in named), request, pace)
             group = Group(named, request, self._outcomes)
             self._keep(asked, group)
         return CelPlan(self._engine, request, group) if group.members else None

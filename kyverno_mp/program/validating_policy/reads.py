@@ -30,7 +30,7 @@ def policy_reads(ir: ValidatingPolicyIR) -> Reads | None:
             mark_expressions(_expressions(body), body.variables, reads)
     except ReadsUnknown:
         return None
-    return reads
+    return None if reads.is_too_large() else reads
 
 
 def _expressions(body: ValidatingBodyIR) -> Iterator[Expression]:

@@ -111,12 +111,15 @@ class CelSource(Generic[LinkedT]):
         if pace is not None:
             now_ns = engine.now_ns()
             size = self._index.bytes_of(position)
-            if size > INLINE_LINK_BYTES_MAX or now_ns > pace.slice_ends_ns:
+            if size > INLINE_LINK_BYTES_MAX:
+                # At no time would it fit into the slice.
+                pace.next_slice(0)
+            elif now_ns > pace.slice_ends_ns:
                 pace.next_slice(now_ns)
         if lock is not None and not lock.acquire(blocking=False):
             if pace is not None:
                 # The event loop never waits: here it leaves the review to a thread.
-                pace.next_slice(engine.now_ns())
+                pace.next_slice(0)
             lock.acquire()
         try:
             known = self._linked.get(position)

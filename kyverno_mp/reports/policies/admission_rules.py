@@ -36,6 +36,9 @@ from kyverno_mp.program.ports import KindScopes, ObjectQuery, Objects
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values
+from kyverno_mp.reports.entries import merge_key_of
+from kyverno_mp.reports.feed import Keys
+from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import same
 
@@ -56,6 +59,11 @@ class _Linked:
     failure: Exception | None = None
     """Why it cannot be evaluated: an internal error."""
 
+    @property
+    def key(self) -> bytes:
+        policy = self.ir.policy
+        return key_of_names(merge_key_of(policy, policy.name))
+
 
 class AdmissionRules:
     """The policies that a batch brings, linked once; one thread uses it."""
@@ -66,13 +74,16 @@ class AdmissionRules:
         self._scopes = scopes
         self._linked: dict[bytes, _Linked | None] = {}
         self._params: dict[ObjectQuery, Sequence[Json]] = {}
+        self._only: Keys | None = None
 
-    def begin(self, documents: Sequence[bytes]) -> None:
+    def begin(self, documents: Sequence[bytes], only: Keys | None = None) -> None:
         """Take the policies of a batch; those of others are forgotten.
 
+        ``only``: the keys of those that are evaluated, None = all.
         Parameters are read once for each batch.
         """
         self._params.clear()
+        self._only = only
         self._linked = {
             one: self._linked[one] if one in self._linked else _link(one)
             for one in documents
@@ -85,7 +96,12 @@ class AdmissionRules:
 
         An error is why nothing can be said of a policy at the moment.
         """
-        linked = [one for one in self._linked.values() if one is not None]
+        only = self._only
+        linked = [
+            one
+            for one in self._linked.values()
+            if one is not None and (only is None or one.key in only)
+        ]
         if not linked:
             return
         asked = creation_of(request, resource)

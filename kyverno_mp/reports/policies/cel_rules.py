@@ -39,6 +39,9 @@ from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.program.validating_policy.evaluate import LinkedValidatingPolicy
 from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.reports.entries import merge_key_of
+from kyverno_mp.reports.feed import Keys
+from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import (
     ScannedRule,
     cel_policies_of,
@@ -102,6 +105,10 @@ class _Linked(Generic[IrT]):
     failure: Exception | None = None
 
     @property
+    def key(self) -> bytes:
+        return key_of_names(merge_key_of(self.ir.policy, ""))
+
+    @property
     def reads_namespace(self) -> bool:
         return self.linked is not None and bool(self.linked.reads_namespace)
 
@@ -127,15 +134,23 @@ class CelRules(Generic[SegmentT, IrT]):
         self._told: set[str] = set()
         """Policies of which an exception failed, in this generation."""
 
-    def begin(self, segment: SegmentT | None, resource: Resource) -> None:
-        """Take the policies for the objects of a batch. Raises: SnapshotUnusable."""
+    def begin(
+        self,
+        segment: SegmentT | None,
+        resource: Resource,
+        only: Keys | None = None,
+    ) -> None:
+        """Take the policies for the objects of a batch, those with keys ``only``.
+
+        Raises: SnapshotUnusable.
+        """
         if segment is not self._segment:
             self._take(segment)
         key = (resource.group, resource.version, resource.plural)
         found = self._of.get(key)
         if found is None:
             found = self._of[key] = list(self._link(resource))
-        self._policies = found
+        self._policies = [one for one in found if only is None or one.key in only]
 
     def results(
         self, request: Request, resource: Resource, runtime: Runtime

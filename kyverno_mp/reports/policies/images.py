@@ -51,11 +51,12 @@ def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> 
     for policy, rule in rules_of(segment):
         if not is_scanned_rule(policy, rule):
             continue
-        found = scanned_rule(policy, rule)
+        key = key_of_names((KYVERNO, policy.key, rule.name))
+        found = scanned_rule(policy, rule, key)
         scanned.append(found)
         references[KYVERNO, policy.key] = found.policy
         if rule.name not in policy.review_rules:
-            derived.add(key_of_names((KYVERNO, policy.key, rule.name)))
+            derived.add(key)
     for ir in image_policies_of(images):
         found = scanned_policy(ir)
         scanned.append(found)

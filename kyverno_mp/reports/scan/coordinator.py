@@ -5,11 +5,11 @@ calls. Next: reports/scan/resources.py, reports/start.py. May touch: the API ser
 through kube, the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
 
-Each resource has a signature: a digest of the rules that may match it. A change of the
-policies that leaves it as it is costs nothing; otherwise the objects are listed page by
-page and evaluated, and only reports that differ are written.
+Each policy has a digest of its rules that may match a resource. A change of policies
+that leaves it as it is costs nothing; otherwise the objects are listed page by page and
+evaluated by this policy, and only reports that differ are written.
 
-    policies, exceptions     resources whose signature changed; outdated rows in reports
+    policies, exceptions     the policies that changed; outdated rows in reports
     labels of a namespace    the objects in it, of resources whose rules read labels
     other data               resources whose rules read any
     the period               everything
@@ -27,7 +27,8 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
 from kyverno_mp.reports.entries import MUTATING, Subject
-from kyverno_mp.reports.feed import Feed
+from kyverno_mp.reports.feed import Feed, Keys
+from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
 from kyverno_mp.reports.plan import CelSegments, Plan, ScannedRule, plan_of
@@ -36,7 +37,7 @@ from kyverno_mp.reports.policies.images import image_plan_of
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.resources import ObjectScan, ResourceId
 from kyverno_mp.reports.stored import StoredReports
-from kyverno_mp.reports.writer import Writer, is_outdated
+from kyverno_mp.reports.writer import Writer
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _PRUNERS: Final = 6
@@ -114,10 +115,12 @@ class Scan(ObjectScan):
         # Before the rules: a kind that becomes known meanwhile keeps its rows.
         unknown = self.admission.unknown
         rules = self.admission.rules()
-        plan = msgspec.structs.replace(
-            plan_of(segment, self._types(), rules, unknown, in_cel),
-            images=self._image_plan(segment, in_cel),
-        )
+        plan = plan_of(segment, self._types(), rules, unknown, in_cel)
+        images = self._image_plan(segment, in_cel)
+        if images is not None:
+            # Its rows stand among those of the other lane.
+            images = msgspec.structs.replace(images, places=plan.places)
+            plan = msgspec.structs.replace(plan, images=images)
         wanted = self._wanted(plan)
         imaged = self._wanted(plan.images or Plan())
         # First the plan: what is found from now on is written by it.
@@ -143,6 +146,13 @@ class Scan(ObjectScan):
         if self._awaited_s is None:
             self._awaited_s = now_s
         return now_s - self._awaited_s < REPORTS_ADMISSION_POLICIES_S_MAX
+
+    def _in_force(self, keys: Keys) -> Keys:
+        return frozenset(one for one in keys if one in self.plan.live)
+
+    def _is_whole(self, report: Key) -> bool:
+        # Of a report that is missing or was cut, every row is needed.
+        return self._writer.stores and self._stored.is_whole(report)
 
     def _image_plan(self, segment: PolicySegment, in_cel: CelSegments) -> Plan | None:
         """Return the plan of the other lane, None if images are not reported."""

@@ -11,22 +11,25 @@ What fails is not lost: the object is looked at again after a pause that grows.
 import logging
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Final, Protocol
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from kyverno_mp.errors import DependencyError, LeaseLost, StateError
-from kyverno_mp.pool.sinks import Metrics
+from kyverno_mp.kube.resource import Resource
 from kyverno_mp.reports.batches import ANSWER, ENCODER, Answer, Batch, Evaluated
 from kyverno_mp.reports.feed import Feed, Item
-from kyverno_mp.reports.plan import Plan
-from kyverno_mp.reports.scan.dependencies import Evaluators
+from kyverno_mp.reports.keeping import Evaluation
+from kyverno_mp.reports.plan import Plan, signature_of
+from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsMetrics
 from kyverno_mp.reports.writer import FOREIGN, SAME, Applied, Writer
 from kyverno_mp.telemetry.families import (
     DEFECTS,
     IMAGE_CACHE,
     REGISTRY_CALLS,
     REPORTS_EVALUATED,
+    REPORTS_STAGES,
 )
 
 _log = logging.getLogger(__name__)
@@ -34,6 +37,7 @@ NAME: Final = "reports-controller"
 EVALUATED: Final = "evaluated"
 OUTDATED: Final = "outdated"
 FAILED: Final = "failed"
+_STAGES: Final = ("waiting", "evaluating", "turn", "writing")
 _LAGGING: Final = Evaluated(
     problem="the evaluator does not have the newest policies yet"
 )
@@ -61,18 +65,28 @@ class Outcomes(Protocol):
         """
 
 
+class _Times(NamedTuple):
+    """When a batch was taken, and when its answer came. Unit: seconds."""
+
+    taken_s: float
+    answered_s: float
+
+
 class Dispatch:
     """Takes batches one after the other; several threads may work."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts of one term as holder
         self,
         feed: Feed,
         evaluators: Evaluators,
         writer: Writer,
         plan: Callable[[], Plan],
-        metrics: Metrics,
+        metrics: ReportsMetrics,
         outcomes: Outcomes,
+        *,
+        clock_s: Callable[[], float],
     ) -> None:
+        self._clock_s = clock_s
         self._feed = feed
         self._evaluators = evaluators
         self._writer = writer
@@ -112,23 +126,23 @@ class Dispatch:
         current = [item for item in items if item.is_current]
         if not current:
             return
+        asked, taken_s = self._plan(), self._clock_s()
         try:
-            answer = self._ask(current)
+            answer = self._ask(current, asked)
         except StateError as error:
             self._give_up(current, error)
             return
         self._count(answer)
-        plan = self._plan()
-        is_behind = answer.generation < plan.generation or (
-            0 < answer.image_generation < plan.image_generation
+        is_behind = answer.generation < asked.generation or (
+            0 < answer.image_generation < asked.image_generation
         )
+        times = _Times(taken_s, self._clock_s())
         for item, evaluated in zip(current, answer.objects, strict=True):
-            self._take(item, _LAGGING if is_behind else evaluated)
+            self._take(item, _LAGGING if is_behind else evaluated, asked, times)
 
-    def _ask(self, items: list[Item]) -> Answer:
+    def _ask(self, items: list[Item], plan: Plan) -> Answer:
         """Raises: StateError when evaluators die of the batch."""
-        resource = items[0].source.resource
-        plan = self._plan()
+        resource, only = items[0].source.resource, items[0].only
         batch = Batch(
             plan.generation,
             resource.group,
@@ -139,6 +153,7 @@ class Dispatch:
             plan.documents_of(resource),
             plan.cel_generation,
             plan.mutating_generation,
+            None if only is None else tuple(only),
             plan.image_generation,
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
@@ -158,31 +173,55 @@ class Dispatch:
         self._metrics.count(REPORTS_EVALUATED, (FAILED,))
         _log.error("%s of %s: %s", items[0].key, items[0].source.resource.name, error)
 
-    def _take(self, item: Item, evaluated: Evaluated) -> None:
-        """Write what was found about one object."""
+    def _take(
+        self, item: Item, evaluated: Evaluated, asked: Plan, times: _Times
+    ) -> None:
+        """Write what was found about one object, by a plan."""
         if not item.is_current:
             # A newer one is on its way, or it is gone.
             self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
             return
-        problem = evaluated.problem
+        problem, begun_s = evaluated.problem, self._clock_s()
         is_written = False
         if not problem or evaluated.waiting:
+            plan = self._plan()
+
+            def still_counts() -> bool:
+                now = self._plan()
+                agrees = now is asked or _agree(now, asked, item.source.resource)
+                return agrees and item.is_current
+
+            evaluation = Evaluation(evaluated, plan, item.only, still_counts)
             try:
-                plan = self._plan()
-                found = self._writer.apply(item.subject, evaluated, plan)
+                found = self._writer.apply(item.subject, evaluation)
                 is_written = found.outcome not in (SAME, FOREIGN)
                 self._outcomes.found(item, found, evaluated, plan)
             except LeaseLost:
                 return
-            except (DependencyError, msgspec.DecodeError) as error:
+            except (DependencyError, StateError, msgspec.DecodeError) as error:
                 problem = str(error)
         if problem:
             _log.warning("report of %s/%s: %s", *item.key, problem)
             self._metrics.count(REPORTS_EVALUATED, (FAILED,))
             self._outcomes.failed(item)
             return
+        if is_written:
+            self._observe(item, times, begun_s)
         if evaluated.is_outage:
             self._outcomes.failed(item)
         else:
             self._outcomes.succeeded(item, is_written=is_written)
         self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))
+
+    def _observe(self, item: Item, times: _Times, begun_s: float) -> None:
+        """Observe where a report that was just written has waited."""
+        cuts = (item.since_s, *times, begun_s, self._clock_s())
+        cause = "object" if item.is_change else "scan"
+        for stage, (start_s, end_s) in zip(_STAGES, pairwise(cuts), strict=True):
+            labels = (cause, stage)
+            self._metrics.observe(REPORTS_STAGES, labels, max(0.0, end_s - start_s))
+
+
+def _agree(plan: Plan, asked: Plan, resource: Resource) -> bool:
+    """Return whether what was found by one plan may be written by another."""
+    return signature_of(plan.of(resource)) == signature_of(asked.of(resource))

@@ -109,10 +109,13 @@ class BatchEvaluator:
             known = 0 if mutating is None else mutating.generation
             if known < batch.mutating_generation:
                 return none_of(batch, segment.generation, BEHIND)
-            self._cel.begin(cel, resource)
-            self._mutating.begin(mutating, resource)
-            self._admission.begin(batch.documents)
+            only = None if batch.only is None else frozenset(batch.only)
+            self._cel.begin(cel, resource, only)
+            self._mutating.begin(mutating, resource, only)
+            self._admission.begin(batch.documents, only)
             policies = self._policies_of(segment, resource)
+            if only is not None:
+                policies = [one for one in policies if not only.isdisjoint(one.keys)]
         except (DependencyError, SnapshotUnusable) as error:
             return none_of(batch, segment.generation, error.message)
         except Exception:  # noqa: BLE001 - the batches of other kinds have results

@@ -84,7 +84,13 @@ class Lane:
             clock_s=dependencies.clock.monotonic_s,
         )
         self.dispatch = Dispatch(
-            feed, evaluators, writer, plan, dependencies.metrics, self
+            feed,
+            evaluators,
+            writer,
+            plan,
+            dependencies.metrics,
+            self,
+            clock_s=dependencies.clock.monotonic_s,
         )
         works = [("scan", self._scan), ("retry", self._feed_retries)]
         works += [(str(number), self._dispatch) for number in range(threads)]

@@ -22,6 +22,8 @@ from kyverno_mp.program.images.verification import link_image_rules
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
+from kyverno_mp.reports.entries import merge_key_of
+from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import is_scanned, names
 from kyverno_mp.reports.policies.images import is_scanned_rule
 from kyverno_mp.snapshot.policies import PolicySegment
@@ -42,6 +44,11 @@ class ScannedPolicy:
     tests: tuple[Test, ...]
     linked: LinkedPolicy | None = None
     failure: Exception | None = None
+
+    @property
+    def keys(self) -> list[bytes]:
+        """The keys of its rules, as in reports/fingerprints.py."""
+        return [key_of_names(merge_key_of(self.ir, one.name)) for one in self.rules]
 
     def not_evaluated(self, request: Request, failure: Exception) -> list[RuleResult]:
         """Return an error for each rule that may match."""

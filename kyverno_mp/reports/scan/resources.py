@@ -1,12 +1,11 @@
 """Watch the resources that are scanned, and list what has to be scanned again.
 
-Room: reports. Takes: the rules that may match each resource, a Feed. Gives: Scanned,
+Room: reports. Takes: the rules that may match each resource, a Feed. Gives:
 ObjectScan, of which each lane has one. Next: coordinator.py, image_lane.py.
 May touch: the API server through kube, the clock.
 Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -19,71 +18,20 @@ from kyverno_mp.errors import (
     KubeRefused,
     SnapshotUnusable,
 )
-from kyverno_mp.kube.resource import Resource
+from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.watch import WatchScope, list_pages
 from kyverno_mp.limits import REPORTS_WATCHES_MAX
-from kyverno_mp.queues.work_queue import Backoff
-from kyverno_mp.reports.feed import Feed
+from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.plan import ScannedRule
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.due import EVERYWHERE, Scanned
 from kyverno_mp.reports.scan.watches import KindWatch
 from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
 
 _log = logging.getLogger(__name__)
-_EVERYWHERE: Final = ""
-_DIGEST_BYTES: Final = 16
-_BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _DATA_PAUSE_S: Final = 10.0
 """Data that changes all the time causes no more than a scan in this time."""
 ResourceId = tuple[str, str]
-
-
-class Scanned:
-    """One resource that is scanned."""
-
-    def __init__(self, watch: KindWatch, rules: list[ScannedRule]) -> None:
-        self.watch = watch
-        self.take_rules(rules)
-        self.due: set[str] = set()
-        """Namespaces whose objects are to be evaluated, ``_EVERYWHERE`` = all."""
-        self.started_s = 0.0
-        self._failures = 0
-        self._paused_until_s = float("-inf")
-
-    def mark(self, namespaces: Iterable[str], now_s: float) -> None:
-        """Let the objects of namespaces be evaluated again."""
-        self.due.update(namespaces)
-        if self.due:
-            self.started_s = self.started_s or now_s
-
-    def is_to_list(self, now_s: float) -> bool:
-        """Return whether something is due that may be listed now."""
-        # The first list of a watch brings everything.
-        is_ready = self.watch.informer.synced and now_s >= self._paused_until_s
-        return bool(self.due) and is_ready
-
-    def listed(self, namespace: str) -> None:
-        """Take note of a complete list."""
-        if namespace == _EVERYWHERE:
-            self.due.clear()
-        self.due.discard(namespace)
-        self._failures = 0
-
-    def failed(self, now_s: float) -> None:
-        """List again after a pause, which grows while lists fail."""
-        self._failures += 1
-        self._paused_until_s = now_s + _BACKOFF.pause_s(self._failures)
-
-    @property
-    def resource(self) -> Resource:
-        """The resource."""
-        return self.watch.resource
-
-    def take_rules(self, rules: list[ScannedRule]) -> None:
-        """Remember what the rules depend on."""
-        self.signature = _signature_of(rules)
-        self.reads_labels = any(one.reads_labels for one in rules)
-        self.reads_data = any(one.reads_data for one in rules)
 
 
 class ObjectScan:
@@ -129,6 +77,14 @@ class ObjectScan:
         self._hold_scans()
         self.problem = "; ".join([*problems, *self._list_problems.values()])
 
+    def _in_force(self, keys: Keys) -> Keys:
+        """Return those of rules that are evaluated: rows of others are swept."""
+        return keys
+
+    def _is_whole(self, _report: Key) -> bool:
+        """Return whether a report lacks only what changed rules will find."""
+        return False
+
     def _follow(
         self, wanted: Mapping[ResourceId, tuple[Resource, list[ScannedRule]]]
     ) -> None:
@@ -147,10 +103,9 @@ class ObjectScan:
             self._drop(key)
             known = None
         if known is not None:
-            before = known.signature
-            known.take_rules(rules)
-            if known.signature != before:
-                known.mark([_EVERYWHERE], self._clock_s())
+            changed = self._in_force(known.take_rules(rules))
+            if changed:
+                known.mark([EVERYWHERE], self._clock_s(), changed)
         elif len(self.resources) < REPORTS_WATCHES_MAX:
             client, clock = self._dependencies.client, self._dependencies.clock
             watch = KindWatch(client, resource, self._feed, clock)
@@ -190,7 +145,7 @@ class ObjectScan:
         if self._data is not None:
             for one in self.resources.values():
                 if one.reads_data:
-                    one.mark([_EVERYWHERE], now_s)
+                    one.mark([EVERYWHERE], now_s)
         self._data, self._data_s = data, now_s
 
     def _follow_time(self) -> None:
@@ -199,7 +154,7 @@ class ObjectScan:
             return
         self._full_s = now_s
         for one in self.resources.values():
-            one.mark([_EVERYWHERE], now_s)
+            one.mark([EVERYWHERE], now_s)
 
     def _scan_due(self) -> None:
         """List and feed what is due; a kind that fails stops no other.
@@ -209,10 +164,9 @@ class ObjectScan:
         for key, one in list(self.resources.items()):
             if not one.is_to_list(self._clock_s()):
                 continue
-            namespaces = [_EVERYWHERE] if _EVERYWHERE in one.due else sorted(one.due)
             try:
-                for namespace in namespaces:
-                    self._list(one, namespace)
+                for namespace, only in one.lists():
+                    self._list(one, namespace, only)
                     one.listed(namespace)
             except DependencyError as error:
                 _log.warning(error.message)
@@ -223,13 +177,17 @@ class ObjectScan:
             else:
                 self._list_problems.pop(key, None)
 
-    def _list(self, one: Scanned, namespace: str) -> None:
+    def _list(self, one: Scanned, namespace: str, only: Keys | None) -> None:
         """List and feed the objects of a kind. Raises: DependencyError."""
+
+        def only_for(report: Key) -> Keys | None:
+            return only if self._is_whole(report) else None
+
         scope = WatchScope(resource=one.resource, namespace=namespace)
         for page in list_pages(self._dependencies.client, scope):
             for raw in page.items:
                 try:
-                    one.watch.evaluate(raw, one.started_s)
+                    one.watch.evaluate(raw, one.started_s, only_for)
                 except msgspec.DecodeError as error:
                     # As its watch does: the other objects are evaluated.
                     _log.warning("%s: skipped an object: %s", one.resource.name, error)
@@ -246,11 +204,3 @@ class ObjectScan:
                 if self._has_gauges:
                     self._dependencies.metrics.hold(REPORTS_SCAN, labels, took_s)
                 _log.info("scanned %s in %.1f s", one.resource.name, took_s)
-
-
-def _signature_of(rules: Iterable[ScannedRule]) -> bytes:
-    """Return a digest of all that the results of these rules depend on."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for rule in rules:
-        digest.update(rule.digest)
-    return digest.digest()

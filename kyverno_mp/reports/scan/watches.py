@@ -11,6 +11,7 @@ change of the status alone, or of the node of a Pod, changes nothing.
 
 import hashlib
 import sys
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -20,7 +21,7 @@ from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import IDENTITY, ObjectMeta, WatchScope
 from kyverno_mp.queues.clock import Clock
-from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.feed import Feed, Item, Keys
 
 _DIGEST_BYTES: Final = 8
 _IGNORED: Final = frozenset({"apiVersion", "kind", "metadata", "status", "scale"})
@@ -77,17 +78,24 @@ class KindWatch:
         known = self._known.get(key)
         return known is not None and known.uid == uid and known.digest == digest
 
-    def evaluate(self, raw: bytes | msgspec.Raw, since_s: float) -> None:
+    def evaluate(
+        self,
+        raw: bytes | msgspec.Raw,
+        since_s: float,
+        only_for: Callable[[Key], Keys | None] = lambda _report: None,
+    ) -> None:
         """Feed an object although it did not change; a list has read it.
 
-        ``since_s``: when policies or data changed.
+        ``since_s``: when policies or data changed. ``only_for``: which rules are to be
+        evaluated, by the key of the report.
 
         An object that differs from what is known is left to the watch, which brings it
         too, or has brought a newer one.
         """
         key, known = _read(raw)
         if self._known.get(key) == known:
-            self._put(key, known, raw, since_s, is_change=False)
+            only = only_for((key[0], known.uid))
+            self._put(key, known, raw, since_s, only, is_change=False)
 
     def _take(self, raw: msgspec.Raw) -> bool:
         key, known = _read(raw)
@@ -95,7 +103,7 @@ class KindWatch:
             # First, so that an answer finds it.
             self._known[key] = known
             now_s = self._clock.monotonic_s()
-            self._put(key, known, raw, now_s, is_change=True)
+            self._put(key, known, raw, now_s, None, is_change=True)
         return True
 
     def _put(
@@ -104,11 +112,14 @@ class KindWatch:
         known: Known,
         raw: bytes | msgspec.Raw,
         since_s: float,
+        only: Keys | None,
         *,
         is_change: bool,
     ) -> None:
         uid, digest = known.uid, known.digest
-        self._feed.put(Item(self, key, uid, digest, bytes(raw), since_s, is_change))
+        content = bytes(raw)
+        item = Item(self, key, uid, digest, content, since_s, is_change, only)
+        self._feed.put(item)
 
     def _forget_gone(self, key: Key) -> None:
         if self.informer.get(key) is None:

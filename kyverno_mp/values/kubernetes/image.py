@@ -104,7 +104,7 @@ def parse_image(
 ) -> ImageInfo:
     """Parse a reference; one without a registry gets the default registry.
 
-    Raises: ExpressionFailed (``image.bad``) with upstream's text.
+    Raises: ExpressionFailed (``image.bad``) with upstream's message.
     """
     full = _with_registry(image, default_registry)
     try:

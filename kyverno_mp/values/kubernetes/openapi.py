@@ -2,7 +2,8 @@
 
 Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents it lists. Gives:
 Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
-egress/schemas.py (requests). May touch: nothing outside its arguments.
+values/typed/custom.py (merges), egress/schemas.py (requests).
+May touch: nothing outside its arguments.
 Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).
 
 Only the parts that define the type of a field are kept; descriptions are most of a
@@ -15,6 +16,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from kyverno_mp.errors import RequestInvalid
+from kyverno_mp.values.jsonvalue import Json
 
 COMPONENTS: Final = "#/components/schemas/"
 
@@ -43,6 +45,15 @@ class Schema(msgspec.Struct, frozen=True):
         name="x-kubernetes-int-or-string", default=False
     )
     embedded: bool = msgspec.field(name="x-kubernetes-embedded-resource", default=False)
+    preserves_unknown: bool = msgspec.field(
+        name="x-kubernetes-preserve-unknown-fields", default=False
+    )
+    list_type: str = msgspec.field(name="x-kubernetes-list-type", default="")
+    list_map_keys: tuple[str, ...] = msgspec.field(
+        name="x-kubernetes-list-map-keys", default=()
+    )
+    map_type: str = msgspec.field(name="x-kubernetes-map-type", default="")
+    default: Json = None
     kinds: tuple[GroupVersionKind, ...] = msgspec.field(
         name="x-kubernetes-group-version-kind", default=()
     )

@@ -38,10 +38,19 @@ class Merger:
         self._type = notation
         self._spend = spend
 
-    def merge(self, resource: dict[str, Json], patch: dict[str, Json]) -> Json:
-        """Return the merged object. Raises: ExpressionFailed with upstream's text."""
+    def merge(
+        self,
+        resource: dict[str, Json],
+        patch: dict[str, Json],
+        *,
+        replaces_atomics: bool = False,
+    ) -> Json:
+        """Return the merged object; ``replaces_atomics``: atomic values may change.
+
+        Raises: ExpressionFailed with upstream's message.
+        """
         self._check(patch, "patch", is_live=False)
-        atomics = list(self._atomics(self._type, patch, ""))
+        atomics = [] if replaces_atomics else list(self._atomics(self._type, patch, ""))
         if atomics:
             raise _failed(
                 "invalid ApplyConfiguration: may not mutate atomic arrays, maps or"

@@ -106,10 +106,18 @@ class Schemas:
         return Atom(map=struct)
 
     def extended(
-        self, kinds: Mapping[tuple[str, str], str], structs: Mapping[str, MapType]
+        self,
+        kinds: Mapping[tuple[str, str], str],
+        structs: Mapping[str, MapType],
+        atoms: Mapping[str, Atom] | None = None,
     ) -> "Schemas":
-        """Return these types and those of custom kinds."""
-        return Schemas({**self.kinds, **kinds}, {**self._structs, **structs})
+        """Return these types and those of custom kinds.
+
+        ``atoms``: types whose notations, such as ``#1``, are names and no more.
+        """
+        found = Schemas({**self.kinds, **kinds}, {**self._structs, **structs})
+        found._atoms.update(atoms or {})
+        return found
 
 
 def _key(text: str) -> Key:

@@ -1,7 +1,8 @@
 """Track the connections of one worker and enforce their limits.
 
 Room: webhook. Takes: the service, the app, limits, the other workers' counts. Gives:
-Connections, made in wire.py. Next: accept, protocol. May touch: the event loop's clock.
+Connections, made in webhook/wire.py. Next: accept, protocol. May touch: the event
+loop's clock.
 Source: docs/behaviour/controllers 2.1 (read, write and header timeouts 30 s, idle 5
 min).
 """

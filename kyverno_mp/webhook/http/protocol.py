@@ -1,7 +1,7 @@
 """Implement HTTP/1.1 on one connection of the API server.
 
 Room: webhook. Takes: bytes of a socket. Gives: reviews to Service, all other requests
-to the Falcon app. Next: review/service, rest. May touch: its transport.
+to the Falcon app. Next: webhook/review/service, rest. May touch: its transport.
 Source: RFC 9112; docs/behaviour/controllers 2.1 (timeouts); docs/behaviour/lessons 2.8:
 the API server speaks HTTP/1.1 with JSON bodies to webhooks, so nothing else is on the
 fast path.

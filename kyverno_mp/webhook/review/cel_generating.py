@@ -6,8 +6,12 @@ Source: docs/behaviour/cel 12d; docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/gpol/handler.go.
 """
 
+from collections.abc import Sequence
+
+from kyverno_mp.errors import Preempted
 from kyverno_mp.expr.scope import Pace
 from kyverno_mp.program.cel_policies.generating_plan import GeneratingPlan
+from kyverno_mp.program.generate.triggers import Triggered
 from kyverno_mp.program.request import Request
 from kyverno_mp.webhook.ports import Plans
 from kyverno_mp.webhook.review.review import ABANDONED, Failure, Review
@@ -26,13 +30,24 @@ class CelGeneratingHandler:
         return True
 
     def evaluate(
-        self, review: Review, plan: GeneratingPlan, _pace: Pace | None
+        self, review: Review, plan: GeneratingPlan, pace: Pace | None
     ) -> bytes:
-        """Allow the request; its record is in the journal before the answer."""
+        """Allow the request; its record is in the journal before the answer.
+
+        Raises: Preempted, before anything is recorded.
+        """
+        found: Sequence[Triggered] = ()
+        if _is_recorded(review):
+            try:
+                found = plan.triggered(pace)
+            except Preempted:
+                raise
+            except Exception as error:  # noqa: BLE001 - the exit for internal errors
+                review.note(error)
         if review.is_abandoned():
             return ABANDONED
         answer = review.allow([], [])
-        _record(review, plan)
+        _record(review, found)
         return answer
 
     def passed(self, _review: Review) -> None:
@@ -41,23 +56,26 @@ class CelGeneratingHandler:
     def evaluate_rest(
         self, review: Review, plan: GeneratingPlan, _failure: Failure, _pace: Pace
     ) -> bytes:
-        """Do the same late: only constraints are evaluated."""
+        """Do the same late, without matching: the pool finds out."""
         answer = review.allow([], [])
-        _record(review, plan)
+        if _is_recorded(review):
+            _record(review, plan.unchecked())
         return answer
 
 
-def _record(review: Review, plan: GeneratingPlan) -> None:
+def _is_recorded(review: Review) -> bool:
+    if review.dependencies.triggers is None or review.request.dry_run:
+        return False
+    # What a policy generates would trigger it, and others, again and again.
+    return review.request.username != review.dependencies.background_user
+
+
+def _record(review: Review, found: Sequence[Triggered]) -> None:
     """Record what an allowed request triggers; a failure changes no answer."""
     triggers = review.dependencies.triggers
-    if triggers is None or review.request.dry_run:
-        return
-    if review.request.username == review.dependencies.background_user:
-        # What a policy generates would trigger it, and others, again and again.
+    if triggers is None or not found:
         return
     try:
-        found = plan.triggered()
-        if found:
-            triggers.triggered(review.request, found)
+        triggers.triggered(review.request, found)
     except Exception as error:  # noqa: BLE001 - the exit for internal errors
         review.note(error)

@@ -69,7 +69,7 @@ def _answer(review: Review, done: CelMutations, *problems: str) -> bytes:
 
 
 def _refusal(request: Request, errors: Sequence[str]) -> str:
-    """Return upstream's text, in Go's notation of a list."""
+    """Return upstream's message, in Go's notation of a list."""
     return (
         f"Resource: {request.namespace}/{request.name}, Kind: {request.kind},"
         f" Errors: [{' '.join(errors)}]"

@@ -174,7 +174,7 @@ def _reasons(verdicts: Iterable[Verdict]) -> Iterator[str]:
 
 
 def _told(response: PolicyResponse) -> Iterator[str]:
-    """Yield upstream's text of each result that is not a pass or a skip."""
+    """Yield upstream's message of each result that is not a pass or a skip."""
     for found in response.results:
         word = _WORDS.get(found.status)
         if word is not None:

@@ -5,7 +5,7 @@ first segment of their paths. Next: service chooses one for each review.
 May touch: nothing.
 
 Another kind of webhook needs a module with its Handler next to this one, a row here,
-and its name in route.py.
+and its name in webhook/route.py.
 """
 
 from collections.abc import Callable, Mapping

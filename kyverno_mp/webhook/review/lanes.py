@@ -1,7 +1,7 @@
 """Run reviews that may do I/O, or take long, in threads outside the event loop.
 
 Room: webhook. Takes: functions that return an answer's bytes. Gives: asyncio futures
-that are done by the deadline. Next: http/protocol.
+that are done by the deadline. Next: webhook/http/protocol.
 May touch: a thread pool, started lazily after the fork; the event loop.
 Source: docs/architecture.md 3 (effects decide scheduling): a slow registry cannot stall
 others.

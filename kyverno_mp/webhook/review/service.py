@@ -1,7 +1,7 @@
 """Answer one review: decode, filter, plan; review.py evaluates, here or in a lane.
 
 Room: webhook. Takes: Route, query, body bytes. Gives: the answer's bytes, or a future
-of them when a candidate may do I/O. Next: http/protocol.
+of them when a candidate may do I/O. Next: webhook/http/protocol.
 May touch: the slow lane; the cluster data only through webhook/ports.py.
 Source: docs/behaviour/controllers 2.2-2.9; docs/architecture.md 3 (effects decide
 scheduling).

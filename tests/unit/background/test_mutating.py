@@ -140,6 +140,20 @@ def _labels(api: FakeApi, namespace: str = "a", name: str = "target") -> Json:
     return None if found is None else found["metadata"]["labels"]
 
 
+def test_conditions_of_targets(api: FakeApi) -> None:
+    """1.19: objects that the policy spares would be changed."""
+    text = "object.metadata.?labels.changes.orValue('no') == 'yes'"
+    _target(api, "b", "chosen", changes="yes")
+    conditions = [{"name": "c", "expression": text}]
+    of_trigger = [{"name": "t", "expression": "request.object.kind == 'Secret'"}]
+    _policy(api, targetMatchConditions=conditions, matchConditions=of_trigger)
+    with term(api) as one:
+        _run(api, one)
+        assert requests_left(api) == []
+    assert _labels(api) == {"kept": "yes"}
+    assert _labels(api, "b", "chosen") == {"kept": "yes", "changes": "yes", "c": "blue"}
+
+
 def test_targets_are_changed(api: FakeApi) -> None:
     _policy(api)
     with term(api) as one:

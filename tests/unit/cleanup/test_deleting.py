@@ -91,6 +91,18 @@ def data_of(api: FakeApi) -> ClusterData:
     )
 
 
+def conditions(api: FakeApi, name: str = "d") -> Json:
+    """Return the conditions of a policy by their type."""
+    given = deleting_status(api, name)["conditionStatus"]["conditions"]
+    found = {one["type"]: one for one in given}
+    assert len(found) == len(given)
+    return found
+
+
+def cleaned(api: FakeApi, name: str = "d") -> Json:
+    return conditions(api, name)["CleanedUp"]
+
+
 def condition(text: str) -> Json:
     return [{"name": "c", "expression": text}]
 
@@ -129,8 +141,8 @@ def test_a_run_deletes_what_matches_when_it_is_due(
     status = deleting_status(api)
     assert status["lastExecutionTime"] == "2026-01-01T00:02:00Z"
     assert status["conditionStatus"]["ready"] is True
-    (found,) = status["conditionStatus"]["conditions"]
-    assert (found["type"], found["reason"]) == ("CleanedUp", "Succeeded")
+    found = cleaned(api)
+    assert found["reason"] == "Succeeded"
     event = recorded.events[0]
     assert event.note == "successfully deleted the target resource ConfigMap/a/one"
     assert (event.reason, event.action) == ("PolicyApplied", "Resource Cleaned Up")
@@ -282,7 +294,7 @@ def test_resources_that_cannot_be_deleted_are_reported(
     deleting(api, resources=resources)
     config_map(api, "one")
     due()
-    (found,) = deleting_status(api)["conditionStatus"]["conditions"]
+    found = cleaned(api)
     assert (found["status"], found["reason"]) == ("False", "Failed")
     assert text in found["message"]
     assert names(api) == ["a/one"]
@@ -352,10 +364,7 @@ def test_dry_run_and_budget(api: FakeApi, due: Any) -> None:
     config_map(api, "two")
     due()
     assert names(api) == ["a/one", "a/two"]
-    reasons = {
-        name: deleting_status(api, name)["conditionStatus"]["conditions"][0]["reason"]
-        for name in ("dry", "halted")
-    }
+    reasons = {name: cleaned(api, name)["reason"] for name in ("dry", "halted")}
     assert reasons == {"dry": "DryRun", "halted": "BudgetExceeded"}
 
 
@@ -450,7 +459,7 @@ def test_an_exception_that_calls_out_keeps_everything(api: FakeApi, due: Any) ->
     due(settings=EVERYWHERE)
     assert names(api) == ["a/one"]
     assert not api.count("GET .*/namespaces/a/secrets")
-    (found,) = deleting_status(api)["conditionStatus"]["conditions"]
+    found = cleaned(api)
     assert found["reason"] == "Invalid"
 
 
@@ -542,7 +551,7 @@ def test_an_exception_that_comes_during_a_run_ends_it(
         api.on_request = lambda _method, _target: None
     assert done
     assert len(names(api)) >= 10
-    (found,) = deleting_status(api)["conditionStatus"]["conditions"]
+    found = cleaned(api)
     assert found["reason"] == "PolicyChanged"
 
 
@@ -559,3 +568,105 @@ def test_an_installation_without_these_kinds_is_healthy(
         assert one.cleanup.problems() == []
         informer.last_error = "GET x: HTTP 403: forbidden"
         assert "namespaceddeletingpolicies" in one.cleanup.problems()[0]
+
+
+def test_a_policy_is_ready_before_its_first_run(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Users would see it as not ready for as long as its schedule says."""
+    serve_kinds(api)
+    deleting(api, schedule="@yearly")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        status = deleting_status(api)
+        assert status["conditionStatus"]["ready"] is True
+        found = conditions(api)
+        assert list(found) == ["RBACPermissionsGranted"]
+        granted = found["RBACPermissionsGranted"]
+        assert (granted["status"], granted["reason"]) == ("True", "Succeeded")
+        assert granted["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+        assert granted["observedGeneration"] == 1
+        # No run, and nothing is written again while nothing changes.
+        assert "lastExecutionTime" not in status
+        writes = api.count("PUT .*deletingpolicies/d/status")
+        clock.turn(301)
+        one.settle()
+        assert api.count("PUT .*deletingpolicies/d/status") == writes == 1
+
+
+@pytest.mark.parametrize(
+    ("denied", "namespace"),
+    [("list", ""), ("delete", ""), ("list", "a"), ("delete", "a")],
+)
+def test_a_policy_without_permissions_is_not_ready(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded, denied: str, namespace: str
+) -> None:
+    """It would delete nothing, and its author would learn that at its first run."""
+    serve_kinds(api)
+    api.may = lambda asked: asked["verb"] != denied or asked["resource"] != "configmaps"
+    deleting(api, namespace=namespace, schedule="@yearly")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        told = deleting_status(api, namespace=namespace)["conditionStatus"]
+        (found,) = told["conditions"]
+        assert told["ready"] is False
+        assert (found["type"], found["status"]) == ("RBACPermissionsGranted", "False")
+        text = f"cleanup controller has no permission to {denied} kind v1/configmaps"
+        assert (found["reason"], found["message"]) == ("Failed", text)
+        # A grant takes effect without a change of the policy.
+        api.may = lambda _asked: True
+        clock.turn(301)
+        one.settle()
+        told = deleting_status(api, namespace=namespace)["conditionStatus"]
+        assert told["ready"] is True
+        assert told["conditions"][0]["status"] == "True"
+
+
+def test_a_grant_for_named_objects_is_enough(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """A policy with the least permissions would look broken."""
+    serve_kinds(api)
+    api.may = lambda asked: asked.get("name") == "old" or asked["verb"] == "create"
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "resources": ["configmaps"],
+        "resourceNames": ["old"],
+    }
+    deleting(api, namespace="a", matchConstraints={"resourceRules": [rule]})
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+    assert deleting_status(api, namespace="a")["conditionStatus"]["ready"] is True
+
+
+def test_a_policy_that_is_corrected_becomes_ready(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """It would stay not ready until its first run, or for ever."""
+    serve_kinds(api)
+    deleting(api, schedule="soon")
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        before = deleting_status(api)
+        assert before["conditionStatus"]["ready"] is False
+        assert cleaned(api)["reason"] == "Invalid"
+        raw = deleting(api, schedule="@yearly", status=before)
+        metadata = {**raw["metadata"], "generation": 2}
+        api.put(f"{CEL}/deletingpolicies/d", **{**raw, "metadata": metadata})
+        one.settle()
+        assert deleting_status(api)["conditionStatus"]["ready"] is True
+        assert list(conditions(api)) == ["RBACPermissionsGranted"]
+
+
+def test_a_status_that_cannot_be_written_is_reported_at_once(
+    api: FakeApi, clock: TurnedClock, recorded: Recorded
+) -> None:
+    """Nobody would know until the policy is due."""
+    serve_kinds(api)
+    deleting(api, schedule="@yearly")
+    api.fault("PUT .*deletingpolicies/d/status", *[403] * 50)
+    with controller(api, dependencies_of(api, recorded, clock.clock)) as one:
+        one.settle()
+        (problem,) = one.cleanup.problems()
+        assert "clean-up policy d cannot run" in problem

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.unit.cli.conftest import Command, pod
+from tests.unit.values.test_custom_types import definition
 
 MUTATING = """
 apiVersion: policies.kyverno.io/v1
@@ -242,3 +243,65 @@ def test_explain(
         ["v1/pods"],
         effects,
     )
+
+
+WIDGETS = """
+apiVersion: policies.kyverno.io/v1
+kind: MutatingPolicy
+metadata: {name: widgets}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [example.org], apiVersions: [v1], resources: [widgets],
+       operations: [CREATE]}
+  mutations:
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: >-
+        Object{spec: Object.spec{entries: [Object.spec.entries{name: "a", port: 2}]}}
+---
+apiVersion: example.org/v1
+kind: Widget
+metadata: {name: w, namespace: n}
+spec: {entries: [{name: a, port: 1}, {name: b}]}
+"""
+
+
+@pytest.mark.parametrize("is_defined", [True, False])
+def test_a_custom_kind_is_merged_by_its_definition(
+    command: Command, tmp_path: Path, *, is_defined: bool
+) -> None:
+    """The elements of a list would be lost."""
+    policy, _, widget = WIDGETS.partition("---")
+    (tmp_path / "p.yaml").write_text(policy)
+    (tmp_path / "w.yaml").write_text(widget)
+    crd: Any = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.org"},
+        **definition(),
+    }
+    if not is_defined:
+        for version in crd["spec"]["versions"]:
+            version["name"] = "v2"
+    (tmp_path / "crd.yaml").write_text(json.dumps(crd))
+    done = command(
+        *("apply", tmp_path / "p.yaml", "-r", tmp_path / "w.yaml"),
+        *("--crd-path", tmp_path / "crd.yaml"),
+    )
+    assert done.code == (0 if is_defined else 1)
+    if is_defined:
+        (changed,) = (
+            one for one in yaml.safe_load_all(_documents(done.out)) if one is not None
+        )
+        assert changed["spec"]["entries"] == [{"name": "a", "port": 2}, {"name": "b"}]
+    else:
+        assert "type converter must not be nil" in done.out + done.err
+
+
+def _documents(out: str) -> str:
+    """Return the YAML of an output that has other lines, too."""
+    lines = out.splitlines()
+    first = lines.index("apiVersion: example.org/v1")
+    last = lines.index("---", first)
+    return "\n".join(lines[first:last])

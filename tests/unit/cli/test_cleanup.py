@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cleanup.cluster import config_map, names, policy, serve_kinds
+from tests.unit.cleanup.cluster import (
+    Recorded,
+    config_map,
+    controller,
+    deleting,
+    dependencies_of,
+    names,
+    policy,
+    serve_kinds,
+)
 from tests.unit.cli.conftest import Command
 from tests.unit.kube.fake_api import FakeApi, running
+from tests.unit.queues.turned_clock import TurnedClock
 
 FILE = """
 apiVersion: kyverno.io/v2
@@ -149,3 +159,150 @@ def test_a_namespace_goes_while_the_command_runs(
     [shown] = json.loads(done.out)["policies"]
     assert {one["namespace"] for one in shown["objects"]} == {"a"}
     assert shown["problems"] == []
+
+
+IN_CEL = """
+apiVersion: policies.kyverno.io/v1
+kind: DeletingPolicy
+metadata: {name: old}
+spec:
+  schedule: "0 3 * * *"
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps]}]
+  variables: [{name: old, expression: "object.data.old"}]
+  conditions: [{name: old, expression: "variables.old == 'yes'"}]
+"""
+
+
+def test_a_deleting_policy_of_a_file(
+    api: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    """Policies in CEL would be left out without a word."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(IN_CEL)
+    done = command("cleanup", "--cluster", str(file))
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["old", "ConfigMap", "a", "one"],
+        ["old", "ConfigMap", "a", "two"],
+    ]
+    assert lines[3].startswith("old: 2 of 3 matching objects would be deleted; next")
+    assert not api.count("^(DELETE|PUT|POST|PATCH)")
+
+
+def test_stored_deleting_policies(api: FakeApi, command: Command) -> None:
+    """A namespaced one would be shown with objects of other namespaces."""
+    text = "namespaceObject.metadata.labels['env'] == 'test'"
+    deleting(api, "mine", namespace="a")
+    deleting(api, "all", conditions=[{"name": "c", "expression": text}])
+    policy(api, "all", schedule="@hourly", match={"any": []})
+    api.put("/api/v1/namespaces/a", metadata={"labels": {}})
+    api.put("/api/v1/namespaces/b", metadata={"labels": {"env": "test"}})
+    config_map(api, "elsewhere", namespace="b")
+    done = command("cleanup", "-c", "a/mine", "all", "-o", "json")
+    mine, classic, every = json.loads(done.out)["policies"]
+    assert (mine["policy"], mine["kind"]) == ("a/mine", "NamespacedDeletingPolicy")
+    assert [one["name"] for one in mine["objects"]] == ["one", "three", "two"]
+    # One name, two kinds: both are shown.
+    assert (classic["kind"], every["kind"]) == (
+        "ClusterCleanupPolicy",
+        "DeletingPolicy",
+    )
+    assert [one["name"] for one in every["objects"]] == ["elsewhere"]
+    # The label is missing there: what cannot be decided stays.
+    assert done.code == 1
+    assert len(every["problems"]) == 3
+
+
+def test_the_pool_deletes_what_was_shown(
+    api: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    """The preview would be of another program than the service."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(IN_CEL)
+    [shown] = json.loads(command("cleanup", "--cluster", str(file), "-o", "json").out)[
+        "policies"
+    ]
+    conditions = [{"name": "c", "expression": "object.data.old == 'yes'"}]
+    deleting(api, "old", conditions=conditions)
+    before, clock = names(api), TurnedClock()
+    clock.turn(61)
+    with controller(api, dependencies_of(api, Recorded(), clock.clock)) as one:
+        one.settle()
+    gone = sorted(set(before) - set(names(api)))
+    assert gone == [f"{one['namespace']}/{one['name']}" for one in shown["objects"]]
+
+
+@pytest.mark.parametrize(
+    ("flags", "left"),
+    [((), ["one", "two"]), (("--exception-namespace", "*"), ["two"])],
+)
+def test_exceptions_count_as_the_operator_says(
+    api: FakeApi,
+    command: Command,
+    tmp_path: Path,
+    flags: tuple[str, ...],
+    left: list[str],
+) -> None:
+    """Objects would be shown that an exception keeps."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(IN_CEL)
+    expression = "object.metadata.name == 'one'"
+    api.put(
+        "/apis/policies.kyverno.io/v1beta1/namespaces/e/policyexceptions/x",
+        spec={
+            "policyRefs": [{"name": "old", "kind": "DeletingPolicy"}],
+            "matchConditions": [{"name": "c", "expression": expression}],
+        },
+    )
+    done = command("cleanup", "--cluster", str(file), "-o", "json", *flags)
+    [shown] = json.loads(done.out)["policies"]
+    assert [one["name"] for one in shown["objects"]] == left
+
+
+def test_exceptions_that_cannot_be_read_end_it(
+    api: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    """Objects would be shown that an exception keeps, although that is not known."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(IN_CEL)
+    api.fault("policyexceptions", *[403] * 20)
+    done = command("cleanup", "-c", str(file), "--exception-namespace", "e")
+    assert done.code == 1
+    assert "policyexceptions are not known" in done.err
+    assert done.out == ""
+
+
+def test_what_an_expression_posts_is_not_stored(
+    api: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    """A preview would create objects."""
+    file = tmp_path / "policy.yaml"
+    posts = (
+        "resource.post('v1', 'configmaps', 'a',"
+        " {'metadata': {'name': 'made'}}).metadata.name == 'made'"
+    )
+    file.write_text(IN_CEL.replace("variables.old == 'yes'", posts))
+    command("cleanup", "--cluster", str(file))
+    assert api.count("^POST .*configmaps")
+    assert api.count("^POST") == api.count(r"^POST .*\?dryRun=All$")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        ("0 3 * * *", "0 3 *", "cron"),
+        ("variables.old == 'yes'", "variables.old", "bool"),
+    ],
+)
+def test_a_deleting_policy_that_cannot_run_is_refused(
+    api: FakeApi, command: Command, tmp_path: Path, before: str, after: str, text: str
+) -> None:
+    """The preview would show objects of a policy that never runs."""
+    assert api is not None
+    file = tmp_path / "policy.yaml"
+    file.write_text(IN_CEL.replace(before, after))
+    done = command("cleanup", "--cluster", str(file))
+    assert done.code == 2
+    assert text in done.err

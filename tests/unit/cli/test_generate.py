@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.background.admission import User
+from tests.unit.background.test_generating import held
 from tests.unit.background.world import (
     CONFIG_MAPS,
     MATCHED,
@@ -17,6 +18,7 @@ from tests.unit.background.world import (
     rule,
     stored,
     term,
+    trigger,
 )
 from tests.unit.cli.conftest import Command
 from tests.unit.kube.fake_api import FakeApi, running
@@ -225,3 +227,169 @@ def test_a_kind_that_may_not_be_listed(cluster: FakeApi, command: Command) -> No
     [shown] = json.loads(done.out)["policies"]
     assert shown["problems"]
     assert any("HTTP 403" in one for one in shown["problems"])
+
+
+DATA = """generator.apply(object.metadata.namespace, [{
+  "apiVersion": dyn("v1"), "kind": dyn("ConfigMap"),
+  "metadata": dyn({"name": "out-" + object.metadata.name}),
+  "data": dyn({"from": object.metadata.annotations["value"]})}])"""
+CEL = "/apis/policies.kyverno.io/v1beta1"
+
+
+def _cel_policy(
+    api: FakeApi, *, namespace: str = "", existing: bool = False, text: str = DATA
+) -> Json:
+    """Store a policy on labelled Secrets that generates a ConfigMap beside each."""
+    rule = {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["secrets"],
+    }
+    selector = {"matchLabels": MATCHED}
+    base = f"{CEL}/namespaces/{namespace}/namespaced" if namespace else f"{CEL}/"
+    return api.put(
+        f"{base}generatingpolicies/g",
+        apiVersion="policies.kyverno.io/v1beta1",
+        kind="NamespacedGeneratingPolicy" if namespace else "GeneratingPolicy",
+        metadata={"generation": 1 + existing},
+        spec={
+            "matchConstraints": {"resourceRules": [rule], "objectSelector": selector},
+            "generate": [{"expression": text}],
+            "evaluation": {
+                "synchronize": {"enabled": True},
+                "generateExisting": {"enabled": existing},
+            },
+        },
+    )
+
+
+@pytest.fixture
+def in_cel(api: FakeApi, tmp_path: Path) -> FakeApi:
+    """Leave the same state as ``cluster``, of a GeneratingPolicy."""
+    _cel_policy(api, existing=True)
+    for name in ("edited", "gone", "same"):
+        trigger(api, name)
+    with held(api) as one:
+        one.settle()
+    _cel_policy(api)
+    out = f"{CONFIG_MAPS.format('a')}/out-edited"
+    api.put(out, **{**(stored(api, out) or {}), "data": {"by": "hand"}})
+    api.remove(f"{SECRETS.format('a')}/gone")
+    trigger(api, "new")
+    api.requests.clear()
+    return api
+
+
+def test_a_generating_policy_is_shown_as_a_table(
+    in_cel: FakeApi, command: Command
+) -> None:
+    """Policies in CEL would be left out without a word."""
+    before = dict(in_cel.objects)
+    done = command("generate", "--cluster", "g")
+    assert (done.code, done.err) == (0, "")
+    table, _, rest = done.out.partition("\n\n")
+    _, *lines = [line.split() for line in table.splitlines()]
+    assert sorted(lines) == [
+        ["create", "g", "g", "ConfigMap", "a", "out-new", "Secret/a/new"],
+        ["delete", "g", "g", "ConfigMap", "a", "out-gone", "Secret/a/gone"],
+        ["update", "g", "g", "ConfigMap", "a", "out-edited", "Secret/a/edited"],
+    ]
+    assert "--- ConfigMap/a/out-edited (now)" in rest
+    assert "-  by: hand" in rest
+    assert "+  from: '1'" in rest
+    summary = rest.splitlines()[-1]
+    assert summary.startswith("g: 1 to create, 1 to update, 1 to delete, 1 unchanged")
+    assert summary.endswith("created when each trigger changes, by g")
+    assert _sent(in_cel) == 0
+    assert in_cel.objects == before
+
+
+def test_the_pool_does_what_was_shown_of_a_generating_policy(
+    in_cel: FakeApi, command: Command
+) -> None:
+    """The preview would be of another program than the service."""
+    done = command("generate", "--cluster", "g", "-o", "json")
+    [shown] = json.loads(done.out)["policies"]
+    assert (shown["kind"], shown["unchanged"]) == ("GeneratingPolicy", 1)
+    _cel_policy(in_cel, existing=True)
+    with held(in_cel) as one:
+        one.settle()
+    for change in shown["changes"]:
+        found = stored(in_cel, f"{CONFIG_MAPS.format('a')}/{change['name']}") or {}
+        after = change["after"]
+        assert found.get("data") == (None if after is None else after["data"])
+    again = command("generate", "--cluster", "g", "-o", "json")
+    [left] = json.loads(again.out)["policies"]
+    assert (left["changes"], left["unchanged"]) == ([], 3)
+
+
+def test_a_file_of_a_generating_policy_that_matches_less(
+    in_cel: FakeApi, command: Command, tmp_path: Path
+) -> None:
+    """Deletions by a narrower policy would not be seen before it is stored."""
+    raw = dict(_cel_policy(in_cel))
+    raw["spec"]["matchConditions"] = [
+        {"name": "same", "expression": "object.metadata.name == 'same'"}
+    ]
+    file = tmp_path / "policy.yaml"
+    file.write_text(json.dumps(raw))
+    done = command("generate", "--cluster", str(file), "-o", "json")
+    assert (done.code, done.err) == (0, "")
+    [shown] = json.loads(done.out)["policies"]
+    changes = sorted((one["action"], one["name"]) for one in shown["changes"])
+    assert changes == [("delete", "out-edited"), ("delete", "out-gone")]
+    assert _sent(in_cel) == 0
+
+
+def test_what_expressions_post_or_fail_at(in_cel: FakeApi, command: Command) -> None:
+    """A preview would create objects, or hide that a policy cannot be evaluated."""
+    posts = (
+        "resource.post('v1', 'configmaps', 'a',"
+        " {'metadata': {'name': 'made'}}).metadata.nothing == 'x'"
+    )
+    _cel_policy(in_cel, text=posts)
+    done = command("generate", "--cluster", "g")
+    assert done.code == 1
+    assert "g, Secret/a/new: " in done.err
+    assert in_cel.count("^POST .*configmaps")
+    assert _sent(in_cel) == 0
+
+
+def test_a_namespaced_generating_policy(api: FakeApi, command: Command) -> None:
+    """A tenant's preview would show what the pool never does."""
+    _cel_policy(api, namespace="b")
+    trigger(api, "t")
+    assert stored(api, f"{SECRETS.format('a')}/t") is not None
+    done = command("generate", "--cluster", "b/g", "-o", "json")
+    assert (done.code, done.err) == (0, "")
+    [shown] = json.loads(done.out)["policies"]
+    assert (shown["policy"], shown["changes"]) == ("b/g", [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "made"), [((), ["out-t"]), (("--exception-namespace", "e"), [])]
+)
+def test_exceptions_from_generating_policies(
+    api: FakeApi, command: Command, flags: tuple[str, ...], made: list[str]
+) -> None:
+    """Objects would be shown for triggers that an exception exempts."""
+    _cel_policy(api)
+    trigger(api, "t")
+    api.put(
+        f"{CEL}/namespaces/e/policyexceptions/x",
+        spec={"policyRefs": [{"name": "g", "kind": "GeneratingPolicy"}]},
+    )
+    done = command("generate", "-c", "g", "-o", "json", *flags)
+    [shown] = json.loads(done.out)["policies"]
+    assert [one["name"] for one in shown["changes"]] == made
+
+
+def test_a_generating_policy_that_does_not_compile(
+    api: FakeApi, command: Command
+) -> None:
+    """The preview would show nothing, as if there was nothing to do."""
+    _cel_policy(api, text="object.metadata.name")
+    done = command("generate", "--cluster", "g")
+    assert done.code == 2
+    assert "bool" in done.err

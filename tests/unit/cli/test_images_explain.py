@@ -171,6 +171,25 @@ def test_what_cannot_be_used(command: Command, tmp_path: Path, what: str) -> Non
     assert done.err.startswith("Error: ")
 
 
+def test_another_kind_of_policy_is_named(command: Command, tmp_path: Path) -> None:
+    """Otherwise the author of an ImageValidatingPolicy looks for a mistake in it."""
+    text = {
+        "apiVersion": "policies.kyverno.io/v1",
+        "kind": "ImageValidatingPolicy",
+        "metadata": {"name": "signed"},
+        "spec": {
+            "attestors": [{"name": "a", "notary": {"certs": {"value": "pem"}}}],
+            "validations": [{"expression": "true"}],
+        },
+    }
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(yaml.safe_dump(text))
+    done = command("images", "explain", f"{_IMAGE}:v1", "-p", policy)
+    assert done.code == 1
+    assert "ImageValidatingPolicies" in done.err
+    assert "kyverno-mp apply" in done.err
+
+
 @pytest.mark.parametrize("name", ["apply", "test"])
 def test_apply_and_test_verify_by_a_layout(
     command: Command, tmp_path: Path, name: str

@@ -655,6 +655,25 @@ CEL_REASONS: list[tuple[Generated, str]] = [
         ),
         "mutateExisting and its targets are not applicable.",
     ),
+    (
+        from_mutating_policy(
+            mutating(targetMatchConditions=[{"name": "t", "expression": "true"}]), []
+        ),
+        "mutateExisting and its targets are not applicable.",
+    ),
+    (
+        from_mutating_policy(mutating(evaluation={"useServerSideApply": True}), []),
+        (
+            "useServerSideApply is enabled, which mutates atomic fields that a native"
+            " MutatingAdmissionPolicy rejects."
+        ),
+    ),
+    (
+        from_mutating_policy(
+            mutating(auditAnnotations=[{"key": "k", "valueExpression": "'v'"}]), []
+        ),
+        "auditAnnotations are not applicable.",
+    ),
 ]
 
 

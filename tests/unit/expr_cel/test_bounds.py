@@ -148,19 +148,19 @@ def test_a_regex_costs_the_same_whoever_asked_before(call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["\\pL" * 500, "\\pL{100}" * 12, "(a{100}){10}" * 20]
+    "pattern", ["\\pL" * 32, "\\pL{100}" * 12, "(a{100}){10}" * 20]
 )
 def test_a_regex_is_paid_for_by_what_it_is_compiled_to(pattern: str) -> None:
-    """A unit is 50 ns; they take some 100, 60 and 10 milliseconds."""
+    """A unit is 50 ns; they take some 20 milliseconds."""
     meter = Meter()
     with suppress(InputError):
         evaluate("'a'.matches(x)", None, pattern, meter)
     assert Meter().left - meter.left > 150_000
 
 
-@pytest.mark.parametrize("pattern", ["\\pL" * 500, "\\pL{100}" * 12])
+@pytest.mark.parametrize("pattern", ["\\pL" * 32, "\\pL{100}" * 12])
 def test_a_constant_regex_is_paid_for_by_the_policy(pattern: str) -> None:
-    """A step of compiling is four microseconds."""
+    """A step of compiling is four microseconds; they take some 20 milliseconds."""
     with bounded(CompileBudget()) as budget, suppress(ExpressionInvalid):
         compiled(f"'a'.matches(r'{pattern}')")
-    assert budget.steps > 10_000
+    assert budget.steps > 5_000

@@ -89,10 +89,10 @@ def test_a_regex_costs_the_same_whoever_asked_before(name: str) -> None:
 
 @pytest.mark.parametrize("name", REGEX_CALLS)
 @pytest.mark.parametrize(
-    "letters", ["\\pL" * 500, "\\pL{100}" * 12, "(a{100}){10}" * 20]
+    "letters", ["\\pL" * 32, "\\pL{100}" * 12, "(a{100}){10}" * 20]
 )
 def test_a_regex_is_paid_for_by_what_it_is_compiled_to(name: str, letters: str) -> None:
-    """A step is half a microsecond; they take some 100, 60 and 10 milliseconds."""
+    """A step is half a microsecond; they take some 20 milliseconds."""
     assert _spent(name, letters) > 20_000
 
 

@@ -35,6 +35,23 @@ def test_everything_in_force() -> None:
     )
 
 
+@pytest.mark.parametrize("mode", ["enforce", "audit"])
+def test_policies_that_only_change_objects_neither_enforce_nor_audit(mode: str) -> None:
+    changing = PolicyStatus(
+        *("MutatingPolicy", "", "b"),
+        ready=True,
+        message="",
+        rule_count=1,
+        mode=mode,
+        rules=(RuleStatus("b", "mutate"), RuleStatus("c", "generate")),
+    )
+    status = Status(policies=(policy("a", "x"), changing))
+    assert summary_of(status).text() == (
+        "2 policies in force with 3 rules (autogen included): 1 enforce, 0 audit,"
+        " 1 mutate or generate; nothing left out"
+    )
+
+
 def test_what_was_left_out_is_named() -> None:
     """A refused policy, one that is in force in part, and a file."""
     refused = [policy(f"r{number}", ready=False) for number in range(5)]

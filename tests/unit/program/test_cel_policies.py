@@ -14,7 +14,7 @@ from kyverno_mp.compiler.cel_kinds.policies import (
     compile_deleting_policy,
     compile_generating_policy,
 )
-from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed, Preempted
 from kyverno_mp.expr.effects import EFFECT_CLUSTER, EFFECT_PURE
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.policy.cel_kinds.policies import decode_cel_policy
@@ -28,6 +28,8 @@ from kyverno_mp.program.ports import CelPorts
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.values.typed.custom import types_of_definitions
+from tests.unit.values.test_custom_types import API, KIND, definition
 
 POD: dict[str, Any] = {
     "apiVersion": "v1",
@@ -45,7 +47,12 @@ MATCH = {
         }
     ]
 }
-PLURALS = {"Pod": "pods", "Deployment": "deployments", "CronJob": "cronjobs"}
+PLURALS = {
+    "Widget": "widgets",
+    "Pod": "pods",
+    "Deployment": "deployments",
+    "CronJob": "cronjobs",
+}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -351,6 +358,186 @@ def test_existing_objects() -> None:
     assert answer.patched["metadata"]["labels"] == {"t": "web", "o": "target"}
 
 
+def on_target(spec: Any, name: str, *, in_background: bool) -> RuleResult:
+    """Return the verdict on a ConfigMap of this name, for the Pod as the trigger."""
+    existing = {"evaluation": {"mutateExisting": {"enabled": True}}}
+    ir = compile_mutating_policy(document("MutatingPolicy", {**existing, **spec}))
+    trigger = facts()
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+    target = trigger._replace(request=replace(trigger.request, object=config))
+    linked, shared = LinkedMutatingPolicy(ir), Shared(trigger.request)
+    answer = (
+        linked.mutate_existing(target, shared, 0)
+        if in_background
+        else next(linked.mutate_target(target, shared))
+    )
+    assert answer.result is not None
+    return answer.result
+
+
+@pytest.mark.parametrize("in_background", [True, False])
+@pytest.mark.parametrize(
+    ("name", "status"), [("wanted", "pass"), ("other", "skip"), ("bad", "error")]
+)
+def test_conditions_of_targets(name: str, status: str, *, in_background: bool) -> None:
+    """1.19: they see the variables and the trigger, and alone judge targets."""
+    text = "variables.name == 'bad' ? object.x == 1 : variables.name == 'wanted'"
+    spec = {
+        "matchConditions": [{"name": "trigger", "expression": "object.kind == 'Pod'"}],
+        "targetMatchConditions": [
+            {"name": "t", "expression": "request.object.metadata.name == 'web'"},
+            {"name": "n", "expression": text},
+        ],
+        "variables": [{"name": "name", "expression": "object.metadata.name"}],
+        **apply_mutations(LABEL),
+    }
+    found = on_target(spec, name, in_background=in_background)
+    assert found.status == status
+    if status == "error":
+        assert found.message == "failed to evaluate policy: no such key: x"
+
+
+def test_conditions_of_targets_are_not_those_of_reviews() -> None:
+    """A review would be slow, or skip, because of what is about targets."""
+    text = "resource.get('v1', 'configmaps', 'a', 'b').kind == 'x'"
+    spec = {
+        "targetMatchConditions": [{"name": "t", "expression": text}],
+        **apply_mutations(LABEL),
+    }
+    ir = compile_mutating_policy(document("MutatingPolicy", spec))
+    assert ir.effects == EFFECT_PURE
+    assert verdict(first(spec)) == ("", "pass", "success")
+
+
+ANNOTATIONS: list[tuple[str, str, Any]] = [
+    ("'team ' + object.metadata.labels.team", "success", {"k": "team a"}),
+    ("''", "success", {}),
+    (
+        "object.x",
+        (
+            'failed to evaluate policy: failed to evaluate auditAnnotation "k": no such'
+            " key: x"
+        ),
+        {},
+    ),
+    (
+        "null",
+        (
+            'failed to evaluate policy: failed to convert auditAnnotation "k"'
+            " expression: type conversion error from 'null_type' to 'string'"
+        ),
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message", "properties"), ANNOTATIONS)
+def test_annotations_see_the_mutated_object(
+    text: str, message: str, properties: Any
+) -> None:
+    """1.19: they are properties of the result."""
+    text = f"dyn({text})" if text == "object.x" else text
+    wanted = f"string({text})" if text.startswith("dyn") else text
+    spec = {
+        "auditAnnotations": [{"key": "k", "valueExpression": wanted}],
+        **apply_mutations(LABEL),
+    }
+    found = first(spec).result
+    assert found is not None
+    assert (found.message, found.properties) == (message, properties)
+    assert found.status == ("pass" if message == "success" else "error")
+
+
+class Types:
+    """The port of types, which knows one kind."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def types(self, api_version: str, kind: str, _deadline_ns: int) -> Any:
+        self.asked.append((api_version, kind))
+        return types_of_definitions([definition()])
+
+
+def custom(types: Types | None, pace: Any = None) -> Mutated:
+    """Return the verdict on an object of a custom kind."""
+    text = (
+        "Object{spec: Object.spec{entries: [Object.spec.entries{name: 'a', port: 2}]}}"
+    )
+    match = {"resourceRules": [{**MATCH["resourceRules"][0], "resources": ["*"]}]}
+    match["resourceRules"][0] |= {"apiGroups": ["*"], "apiVersions": ["*"]}
+    ir = compile_mutating_policy(
+        document("MutatingPolicy", apply_mutations(text), match=match)
+    )
+    entries = [{"name": "a", "port": 1}, {"name": "b"}]
+    resource = {
+        "apiVersion": API,
+        "kind": KIND,
+        "metadata": {"name": "w"},
+        "spec": {"entries": entries},
+    }
+    given = facts(resource)
+    runtime = Runtime(now=lambda: NOW, monotonic_ns=lambda: 0, pace=pace)
+    ports = CelPorts(types=types)
+    given = given._replace(runtime=runtime, ports=ports)
+    return next(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request)))
+
+
+def test_a_custom_kind_is_merged_by_its_types() -> None:
+    """Elements of a list would be lost, or the policy be an error."""
+    types = Types()
+    answer = custom(types)
+    assert verdict(answer) == ("", "pass", "success")
+    assert answer.patched is not None
+    entries = answer.patched["spec"]["entries"]
+    assert entries == [{"name": "a", "port": 2}, {"name": "b"}]
+    assert types.asked == [(API, KIND)]
+    assert "type converter must not be nil" in verdict(custom(None))[2]
+
+
+class _Never:
+    """The pace of the event loop, which must not wait."""
+
+    slice_ends_ns = 10**18
+
+    def next_slice(self, _now_ns: int) -> int:
+        raise Preempted("review.preempted", "not here")
+
+
+def test_types_are_not_waited_for_in_the_event_loop() -> None:
+    """All other reviews would wait for the API server."""
+    types = Types()
+    with pytest.raises(Preempted):
+        custom(types, _Never())
+    assert types.asked == []
+
+
+def test_types_of_built_in_kinds_are_known() -> None:
+    """Each review of a Pod would ask the API server."""
+    types = Types()
+    given = facts()._replace(ports=CelPorts(types=types))
+    ir = compile_mutating_policy(document("MutatingPolicy", apply_mutations(LABEL)))
+    assert next(LinkedMutatingPolicy(ir).evaluate(given, Shared(given.request))).patched
+    assert types.asked == []
+
+
+ATOMIC = "Object{spec: Object.spec{nodeSelector: Object.spec.nodeSelector{disk: 'a'}}}"
+
+
+def test_server_side_apply_replaces_atomic_values() -> None:
+    """1.19: useServerSideApply; without it the API server's refusal stays."""
+    resource = {**POD, "spec": {**POD["spec"], "nodeSelector": {"zone": "b"}}}
+    spec = apply_mutations(ATOMIC)
+    assert verdict(first(spec, resource=resource))[2] == (
+        "failed to evaluate policy: error applying patch: invalid ApplyConfiguration:"
+        " may not mutate atomic arrays, maps or structs: .spec.nodeSelector"
+    )
+    spec["evaluation"] = {"useServerSideApply": True}
+    changed = first(spec, resource=resource).patched
+    assert changed is not None
+    assert changed["spec"] == {**POD["spec"], "nodeSelector": {"disk": "a"}}
+
+
 def test_an_expression_for_targets() -> None:
     text = "{'metadata': dyn({'name': object.metadata.name + '-x'})}"
     spec = {
@@ -383,6 +570,22 @@ def test_an_expression_for_targets() -> None:
             (
                 "spec.mutations[0].applyConfiguration.expression: Invalid value:"
                 " \"{'a': 1}\": output is expected to be of type Object"
+            ),
+        ),
+        (
+            "MutatingPolicy",
+            {"targetMatchConditions": [{"name": "t", "expression": "1"}]},
+            (
+                'spec.targetMatchConditions[0].expression: Invalid value: "1": output'
+                " is expected to be of type bool"
+            ),
+        ),
+        (
+            "MutatingPolicy",
+            {"auditAnnotations": [{"key": "k", "valueExpression": "1"}]},
+            (
+                'spec.auditAnnotations[0].valueExpression: Invalid value: "1": output'
+                " is expected to be either of type string or null_type"
             ),
         ),
         (

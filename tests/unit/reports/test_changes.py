@@ -138,8 +138,8 @@ def test_a_report_that_changes_as_we_write(api: FakeApi) -> None:
     assert results(report_of(api, raw)) == [("p", "r", "fail"), ("p", "s", "pass")]
 
 
-def test_rows_of_reviews_have_no_known_place(api: FakeApi) -> None:
-    """A new row among them needs their names; one that changes does not."""
+def test_rows_of_reviews_need_no_read(api: FakeApi) -> None:
+    """The policies in force tell the place of a new row among them."""
     world = new_cluster(api)
     world.serve(policy("p"), ONCE)
     raw = pod(api)
@@ -156,7 +156,7 @@ def test_rows_of_reviews_have_no_known_place(api: FakeApi) -> None:
         one.settle()
         first = ("a", "r", "pass")
         assert results(report_of(api, raw)) == [first, PASS, ("p", "r", "pass")]
-        assert api.count(_READS) == reads + 1
+        assert api.count(_READS) == reads
 
 
 def test_a_report_that_would_be_too_large_is_cut(
@@ -179,9 +179,12 @@ def test_a_report_that_would_be_too_large_is_cut(
         assert results(report_of(api, other)) == found
 
 
+@pytest.mark.parametrize("is_placed", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_patch_gives_what_reading_and_replacing_would(seed: int) -> None:
-    """Against a plain merge of rows by their names."""
+def test_a_patch_gives_what_reading_and_replacing_would(
+    seed: int, *, is_placed: bool
+) -> None:
+    """Against a plain merge of rows by their names. ``is_placed``: these are known."""
     chance = random.Random(seed)
     names = [(p, r) for p in "abc" for r in "xyz"]
     stored = _some(chance, names)
@@ -199,7 +202,11 @@ def test_a_patch_gives_what_reading_and_replacing_would(seed: int) -> None:
         tuple(plain_row(one) for one in found),
     )
     keys = {key_of(Row(source="kyverno", policy=p, rule=r)) for p, r in staying}
-    change = change_of(known, "7", keys.__contains__, 2, evaluated)
+    places = {
+        key_of(Row(source="kyverno", policy=p, rule=r)): (p, r, "kyverno")
+        for p, r in (names if is_placed else ())
+    }
+    change = change_of(known, "7", keys.__contains__, 2, evaluated, places)
 
     given = {(one.policy, one.rule) for one in found}
     kept = [
@@ -209,6 +216,7 @@ def test_a_patch_gives_what_reading_and_replacing_would(seed: int) -> None:
     ]
     there = {(one.policy, one.rule) for one in stored}
     if change is None:
+        assert not is_placed
         assert kept
         assert given - there
         return

@@ -21,7 +21,7 @@ from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.feed import Feed, Item
 from kyverno_mp.reports.scan import evaluator, found, lane, linking, resources
 from kyverno_mp.reports.scan.dispatch import Dispatch
-from kyverno_mp.reports.scan.resources import Scanned
+from kyverno_mp.reports.scan.due import Scanned
 from tests.unit.kube.fake_api import FakeApi, wait_for
 from tests.unit.reports.world import (
     REPORTS,
@@ -326,12 +326,12 @@ def test_a_kind_whose_server_is_down_stops_no_other(api: FakeApi) -> None:
         one.catch_up()
         api.fault(_SECRET_LISTS, *[503] * 100)
         for each in (secrets, pods):
-            each.due.add("")
+            each.mark([""], one.time.now_s)
         one.reports.scan.tick()
         one.reports.dispatch.work_due()
         assert results(report_of(api, raw)) == FAILS
         assert "HTTP 503" in one.reports.scan.problem
-        assert (secrets.due, pods.due) == ({""}, set())
+        assert (secrets.due, pods.due) == ({"": None}, {})
         lists = api.count(_SECRET_LISTS)
         one.reports.scan.tick()
         assert api.count(_SECRET_LISTS) == lists
@@ -386,7 +386,7 @@ def test_a_list_that_fails_stops_no_other_and_comes_again(
         secrets, pods = _due(api, one)
         one.settle()
         assert results(report_of(api, raw)) == FAILS
-        assert (secrets.due, pods.due) == ({""}, set())
+        assert (secrets.due, pods.due) == ({"": None}, {})
         for _ in range(1200):
             one.time.now_s += 1
             one.reports.scan.tick()
@@ -414,10 +414,10 @@ def test_an_object_that_cannot_be_read_hides_no_other(
         [pods] = one.reports.scan.resources.values()
         works = pods.watch.evaluate
 
-        def evaluate(found: Any, since_s: float) -> None:
+        def evaluate(found: Any, *others: Any) -> None:
             if b'"name":"a"' in bytes(found).replace(b" ", b""):
                 raise msgspec.DecodeError("broken")
-            works(found, since_s)
+            works(found, *others)
 
         monkeypatch.setattr(pods.watch, "evaluate", evaluate)
         pods.mark([""], one.time.now_s)

@@ -33,6 +33,7 @@ from tests.unit.reports.world import (
 
 Json = Any
 _NAME = "kyverno_mp_reports_staleness_seconds"
+_STAGES = "kyverno_mp_reports_stage_seconds"
 
 
 def test_only_reports_that_were_outdated_are_observed(api: FakeApi) -> None:
@@ -42,12 +43,12 @@ def test_only_reports_that_were_outdated_are_observed(api: FakeApi) -> None:
     pod(api)
     with term(api, world) as one:
         one.settle()
-        assert one.recorded.observed == [(_NAME, ("object",), 0.0)]
+        assert one.staleness() == [(_NAME, ("object",), 0.0)]
         one.pass_s(4000)
-        assert len(one.recorded.observed) == 1
+        assert len(one.staleness()) == 1
         world.serve(policy("p", labelled("s")))
         one.settle()
-        assert one.recorded.observed[1:] == [(_NAME, ("scan",), 0.0)]
+        assert one.staleness()[1:] == [(_NAME, ("scan",), 0.0)]
 
 
 def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
@@ -60,10 +61,10 @@ def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
         api.fault("^(POST|PUT|PATCH) .*policyreports", 503)
         world.serve(policy("p", labelled("s")))
         one.settle()
-        assert len(one.recorded.observed) == 1
+        assert len(one.staleness()) == 1
         one.pass_s(2)
         assert report_of(api, raw) is not None
-        [(name, labels, seconds)] = one.recorded.observed[1:]
+        [(name, labels, seconds)] = one.staleness()[1:]
         assert (name, labels) == (_NAME, ("scan",))
         assert seconds == pytest.approx(2)
         assert not one.reports.lane._outdated
@@ -82,11 +83,55 @@ def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
         one.pass_s(2)
         world.serve(policy("p", labelled("s")))
         one.settle()
-        assert len(one.recorded.observed) == 1
+        assert len(one.staleness()) == 1
         one.pass_s(20)
-        [(_, labels, seconds)] = one.recorded.observed[1:]
+        [(_, labels, seconds)] = one.staleness()[1:]
         assert labels == ("object",)
         assert seconds == pytest.approx(22)
+
+
+def test_the_parts_of_the_time_are_observed(api: FakeApi) -> None:
+    """Waiting, evaluation, the turn in its batch and the write; together all of it."""
+    world = new_cluster(api)
+    world.serve(policy())
+    raws = [pod(api, "x"), pod(api, "y")]
+    with term(api, world) as one:
+        submit = one.evaluators.submit
+
+        def slow(content: bytes) -> Any:
+            one.time.now_s += 2
+            return submit(content)
+
+        def slower(method: str, _target: str) -> None:
+            if method == "POST":
+                one.time.now_s += 3
+
+        one.evaluators.submit = slow  # type: ignore[method-assign]
+        api.on_request = slower
+        one.reports.scan.tick()
+        one.catch_up()
+        one.time.now_s += 1
+        one.settle()
+        found = [entry for entry in one.recorded.observed if entry[0] == _STAGES]
+        stages = ("waiting", "evaluating", "turn", "writing")
+        for turn, parts in enumerate((found[:4], found[4:])):
+            assert [labels for _, labels, _ in parts] == [
+                ("object", stage) for stage in stages
+            ]
+            seconds = [seconds for *_, seconds in parts]
+            assert seconds == pytest.approx([1, 2, 3 * turn, 3])
+        [_, second] = one.staleness()
+        assert second[2] == pytest.approx(9)
+    assert len(found) == 4 * len(raws)
+
+
+def test_a_few_objects_are_shared_among_the_threads() -> None:
+    """The reports of a batch are written in turn; the last one would be late."""
+    feed = Feed(sharers=3)
+    source = _Source()
+    for at in range(7):
+        feed.put(Item(source, ("a", f"x{at}"), "u", b"", b"{}", 1.0, True))
+    assert [len(feed.take(0)) for _ in range(5)] == [3, 2, 1, 1, 0]
 
 
 class _Source:

@@ -215,7 +215,7 @@ class InProcess(Generic[EvaluatorT]):
     """One evaluator, in the thread that asks; ``faults`` fail the next batches."""
 
     def __init__(self, evaluator: EvaluatorT) -> None:
-        self.evaluator = evaluator
+        self.evaluator: EvaluatorT = evaluator
         self.batches = 0
         self.objects = 0
         self.faults: list[Exception] = []
@@ -309,6 +309,12 @@ class Term:
                 clock=Clock(monotonic_s=self.time.monotonic_s, now=self.time.now),
             )
         )
+        # One thread takes all batches.
+        self.reports.feed._sharers = 1
+
+    def staleness(self) -> list[tuple[str, tuple[str, ...], float]]:
+        """Return what was observed of the time to a report."""
+        return [one for one in self.recorded.observed if "staleness" in one[0]]
 
     def start(self) -> None:
         for informer in self.reports.stored.informers:

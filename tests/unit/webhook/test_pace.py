@@ -1,9 +1,15 @@
 """Evaluations that take long make room for the others."""
 
+import time
+
 import pytest
 
 from kyverno_mp.errors import Preempted
-from kyverno_mp.limits import THREAD_SLICE_NS
+from kyverno_mp.limits import (
+    INLINE_STARVED_NS_MAX,
+    INLINE_STARVED_SLICE_NS,
+    THREAD_SLICE_NS,
+)
 from kyverno_mp.webhook.review.pace import EventLoopPace, LongEvaluations
 
 
@@ -33,8 +39,29 @@ def long_evaluations(clock: Clock) -> LongEvaluations:
 
 
 def test_the_event_loop_has_one_slice() -> None:
+    """A long review gets little more, for the time in which it runs."""
+    ran_ns = iter((70, 70 + INLINE_STARVED_SLICE_NS // 4, 70 + INLINE_STARVED_SLICE_NS))
+    pace = EventLoopPace(1_000, lambda: next(ran_ns))
+    assert pace.next_slice(2_000) == 2_000 + INLINE_STARVED_SLICE_NS
+    now_ns = pace.slice_ends_ns
+    assert pace.next_slice(now_ns) == now_ns + INLINE_STARVED_SLICE_NS * 3 // 4
     with pytest.raises(Preempted):
-        EventLoopPace(5).next_slice(6)
+        pace.next_slice(pace.slice_ends_ns)
+
+
+def test_a_busy_machine_does_not_keep_a_review_in_the_event_loop() -> None:
+    pace = EventLoopPace(1_000, lambda: 70)
+    assert pace.next_slice(2_000) > 2_000
+    with pytest.raises(Preempted):
+        pace.next_slice(1_000 + INLINE_STARVED_NS_MAX)
+
+
+@pytest.mark.parametrize("slice_ends_ns", [0, 1_000, time.monotonic_ns()])
+def test_what_does_not_fit_leaves_the_event_loop_at_once(slice_ends_ns: int) -> None:
+    """A failure means: the event loop waits for a call, or links a large rule."""
+    pace = EventLoopPace(slice_ends_ns or 1, lambda: 70)
+    with pytest.raises(Preempted):
+        pace.next_slice(0)
 
 
 def test_one_alone_never_sleeps(

@@ -335,6 +335,28 @@ _NO_OBJECT = (
             },
             _NO_OBJECT,
         ),
+        (
+            {
+                "matchConstraints": _MATCHED,
+                "mutations": [_mutation("object.x")],
+                "targetMatchConditions": [{"name": "t", "expression": "1"}],
+            },
+            (
+                'spec.targetMatchConditions[0].expression: Invalid value: "1": output'
+                " is expected to be of type bool"
+            ),
+        ),
+        (
+            {
+                "matchConstraints": _MATCHED,
+                "mutations": [_mutation("Object{}")],
+                "evaluation": {"mode": "JSON"},
+            },
+            (
+                'spec.evaluation.mode: Invalid value: "JSON": a MutatingPolicy is'
+                " evaluated in mode Kubernetes only"
+            ),
+        ),
     ],
 )
 def test_policies_that_mutate_in_cel_are_reviewed(
@@ -353,6 +375,22 @@ def test_a_namespaced_policy_in_cel_must_not_call_services() -> None:
         "validations": [{"expression": "http.get('https://x').statusCode == 200"}],
     }
     response = ask("/policyvalidate", in_cel("NamespacedValidatingPolicy", spec))
+    assert "http.* is not allowed" in response["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"targetMatchConditions": [{"name": "t", "expression": "CALLS"}]},
+        {"auditAnnotations": [{"key": "k", "valueExpression": "CALLS ? 'a' : 'b'"}]},
+    ],
+)
+def test_no_field_of_a_mutating_policy_may_call_services(field: dict[str, Any]) -> None:
+    """A tenant would reach addresses that the operator closed to it."""
+    calls = "http.get('https://x').statusCode == 200"
+    given = json.loads(json.dumps(field).replace("CALLS", calls))
+    spec = {"matchConstraints": _MATCHED, "mutations": [_mutation("Object{}")], **given}
+    response = ask("/policyvalidate", in_cel("NamespacedMutatingPolicy", spec))
     assert "http.* is not allowed" in response["status"]["message"]
 
 

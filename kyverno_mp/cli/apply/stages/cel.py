@@ -18,10 +18,10 @@ from kyverno_mp.cli.apply.stages.admission_policies import (
 from kyverno_mp.cli.apply.stages.cel_policies import NAME_LABEL, CelInput, namespace_of
 from kyverno_mp.cli.cluster.given_cel import GeneratedObjects, GivenResources
 from kyverno_mp.cli.shell.errors import CommandFailed
-from kyverno_mp.cli.sources.plurals import known_plurals
+from kyverno_mp.cli.sources.plurals import known_plurals, load_definitions
 from kyverno_mp.cli.sources.user_info import UserInfo
 from kyverno_mp.cli.sources.values_file import Values
-from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.errors import BudgetExceeded, ExpressionFailed, InputError
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.cel_policies import (
     DeletingPolicyIR,
@@ -40,6 +40,8 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.scope import Facts
 from kyverno_mp.values.jsonvalue import Json
+from kyverno_mp.values.typed.custom import types_of_definitions
+from kyverno_mp.values.typed.schema import Schemas
 
 _NO_OPERATION: Final = ""
 
@@ -50,6 +52,7 @@ class CelStages:
     def __init__(
         self, given: CelInput, values: Values, user: UserInfo | None, ports: CelPorts
     ) -> None:
+        self._defined: Schemas | None = None
         self._mutating: list[LinkedMutatingPolicy] = []
         self._of_targets: list[LinkedMutatingPolicy] = []
         self._generating: list[LinkedGeneratingPolicy] = []
@@ -57,7 +60,7 @@ class CelStages:
         for ir in given.others:
             if isinstance(ir, MutatingPolicyIR):
                 linked = self._of_targets if ir.mutates_existing else self._mutating
-                linked.append(LinkedMutatingPolicy(ir))
+                linked.append(LinkedMutatingPolicy(ir, self._types(given)))
             elif isinstance(ir, GeneratingPolicyIR):
                 self._generating.append(LinkedGeneratingPolicy(ir))
             elif isinstance(ir, DeletingPolicyIR):
@@ -72,6 +75,17 @@ class CelStages:
         self._user = user or UserInfo()
         self._plurals = known_plurals(given.plurals)
         self._targets = given.targets
+
+    def _types(self, given: CelInput) -> Schemas | None:
+        """Return the types of the given definitions, None if there are none."""
+        if given.definitions and self._defined is None:
+            try:
+                definitions = load_definitions(given.definitions)
+                self._defined = types_of_definitions(definitions)
+            except (InputError, KeyError, TypeError, AttributeError) as error:
+                text = f"--crd-path {given.definitions}: {error}"
+                raise CommandFailed(text) from error
+        return self._defined
 
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
         """Yield the verdicts of MutatingPolicies on the object of the request.

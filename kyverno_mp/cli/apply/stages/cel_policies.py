@@ -59,6 +59,8 @@ class CelInput:
     """Registries are read with docker's credentials."""
     layout: str = ""
     """A folder of images that is read instead of registries."""
+    definitions: str = ""
+    """A file of CustomResourceDefinitions: the types of custom kinds."""
     payload_word: str = "json"
     """What a DeletingPolicy calls a JSON payload."""
 

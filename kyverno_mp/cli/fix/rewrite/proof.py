@@ -1,7 +1,7 @@
 """Compare a ClusterPolicy and its ValidatingPolicy on the same requests.
 
 Room: cli. Takes: both documents, AdmissionReviews. Gives: the requests that they decide
-differently. Next: command.py. May touch: the clock, for deadlines.
+differently. Next: cli/fix/command.py. May touch: the clock, for deadlines.
 Source: docs/architecture.md 3: the engine is the webhook's.
 """
 

@@ -1,6 +1,7 @@
 """Implement access checks by the cluster's authorizer.
 
-Room: expr. Takes: Meter and values. Gives: OVERLOADS, Authorizer. Next: catalogue.py.
+Room: expr. Takes: Meter and values. Gives: OVERLOADS, Authorizer. Next:
+expr/cel/catalogue.py.
 May touch: the cluster only through the ``ask`` function of the Authorizer.
 Source: k8s apiserver/pkg/cel/library/authz.go; docs/behaviour/engine 6.4.
 """

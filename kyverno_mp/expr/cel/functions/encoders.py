@@ -1,6 +1,6 @@
 """Implement base64.
 
-Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
 May touch: nothing outside its arguments. Source: cel-go ext/encoders.go.
 """
 

@@ -2,8 +2,8 @@
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS; ``or`` and ``orValue``, whose
 argument is evaluated only when needed, are linked in expr/cel/linking/expressions.py.
-Next: catalogue.py. May touch: nothing outside its arguments. Source: cel-go
-cel/library.go, optionals.
+Next: expr/cel/catalogue.py. May touch: nothing outside its arguments. Source: cel-go
+expr/cel/library.go, optionals.
 """
 
 from typing import Final

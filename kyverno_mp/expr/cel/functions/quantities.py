@@ -1,6 +1,6 @@
 """Implement Kubernetes quantities.
 
-Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
 May touch: a bounded cache of parsed quantities.
 Source: k8s apiserver/pkg/cel/library/quantity.go; docs/behaviour/cel 11.
 """

@@ -1,7 +1,7 @@
 """Implement regular expressions on RE2.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, compile_regex.
-Next: catalogue.py.
+Next: expr/cel/catalogue.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/cel 11; Kubernetes' regex library.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 from kyverno_mp.expr.cel.library import member
 from kyverno_mp.expr.cel.values import POINTER_BYTES, CelFailed, Meter, text_bytes
 from kyverno_mp.limits import REGEX_CHARACTERS_MAX
-from kyverno_mp.values.go.regex import Regex
+from kyverno_mp.values.go.regex import Regex, work_ahead
 from kyverno_mp.values.go.regex import compile_regex as remembered
 
 _MET_MAX: Final = 64
@@ -19,6 +19,7 @@ SEARCH_COST: Final = 220
 """One search in a short string: RE2's binding is written in Python."""
 COMPILE_COST: Final = 40
 """Compiling one character of an expression."""
+_TOO_LARGE: Final = "error parsing regexp: expression too large"
 _MATCH_COST: Final = 150
 _INSTRUCTION_COST: Final = 10
 """Each instruction of the compiled expression."""
@@ -39,7 +40,7 @@ def compile_work(pattern: str) -> int:
 
 def _remembered(pattern: str) -> Regex:
     if len(pattern) > REGEX_CHARACTERS_MAX:
-        raise CelFailed("error parsing regexp: expression too large")
+        raise CelFailed(_TOO_LARGE)
     # Nothing here reads groups, and with them RE2 takes ten times as long.
     return remembered(pattern, captures=False)
 
@@ -68,8 +69,12 @@ def _compile(meter: Meter, pattern: str) -> Any:
         if len(met) >= _MET_MAX:
             met.clear()
         met.add(pattern)
-        meter.charge(COMPILE_COST * (len(pattern) + 10))
-        meter.charge(_INSTRUCTION_COST * _remembered(pattern).instructions)
+        if len(pattern) > REGEX_CHARACTERS_MAX:
+            raise CelFailed(_TOO_LARGE)
+        ahead = work_ahead(pattern)
+        meter.charge(COMPILE_COST * (len(pattern) + 10) + _INSTRUCTION_COST * ahead)
+        work = _remembered(pattern).instructions - ahead
+        meter.charge(_INSTRUCTION_COST * max(work, 0))
     return compile_regex(pattern)
 
 

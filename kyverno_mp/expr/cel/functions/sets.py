@@ -1,6 +1,6 @@
 """Implement the sets extension, which treats lists as sets.
 
-Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
 May touch: nothing outside its arguments. Source: cel-go ext/sets.go;
 docs/behaviour/cel 11.
 """

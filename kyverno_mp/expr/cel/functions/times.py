@@ -1,6 +1,6 @@
 """Implement timestamps and durations.
 
-Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: catalogue.py.
+Room: expr. Takes: Meter and values. Gives: OVERLOADS. Next: expr/cel/catalogue.py.
 May touch: nothing outside its arguments; no clock.
 Source: the CEL language definition; the API server's default zone UTC.
 """

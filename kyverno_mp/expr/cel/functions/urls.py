@@ -1,6 +1,7 @@
 """Implement URLs, parsed like Go's net/url.
 
-Room: expr. Takes: Meter and values. Gives: OVERLOADS, uri_problem. Next: catalogue.py.
+Room: expr. Takes: Meter and values. Gives: OVERLOADS, uri_problem. Next:
+expr/cel/catalogue.py.
 May touch: nothing outside its arguments; nothing is fetched.
 Source: k8s apiserver/pkg/cel/library/urls.go; docs/behaviour/cel 11.
 """

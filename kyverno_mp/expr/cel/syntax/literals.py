@@ -1,7 +1,7 @@
 """Check constant arguments of duration, timestamp, matches and format when compiling.
 
 Room: expr. Takes: a function's name and its constant argument; a format and the types
-of its arguments. Gives: the errors. Next: check.py.
+of its arguments. Gives: the errors. Next: expr/cel/check.py.
 May touch: nothing outside its arguments.
 Source: cel-go's AST validators; docs/behaviour/cel 11, 12c.
 """

@@ -1,7 +1,8 @@
 """Distinguish a qualified name (``sets.contains``) from a member of a value.
 
 Room: expr. Takes: nodes, the Library, the bound names. Gives: full names, "" for
-members of values. Next: check.py and expr/cel/linking/expressions.py, which must agree.
+members of values. Next: expr/cel/check.py and expr/cel/linking/expressions.py, which
+must agree.
 May touch: nothing outside its arguments. Source: the CEL language definition, names.
 """
 

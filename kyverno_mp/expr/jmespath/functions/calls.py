@@ -1,6 +1,7 @@
 """Link function calls: find the function, check the argument count, then the arguments.
 
-Room: expr. Takes: a name and linked arguments. Gives: a closure. Next: link.py.
+Room: expr. Takes: a name and linked arguments. Gives: a closure. Next:
+expr/jmespath/link.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 9.1, 9.2; docs/behaviour/cli 16 (jp function).
 """

@@ -22,6 +22,7 @@ from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.limits import REGEX_CHARACTERS_MAX
 from kyverno_mp.values.effort import CHARACTERS_PER_STEP, width_of
 from kyverno_mp.values.go.regex import compile_regex as remembered
+from kyverno_mp.values.go.regex import work_ahead
 from kyverno_mp.values.jsonvalue import Json
 
 _TEMPLATE: Final = re.compile(r"\$(?:\$|([A-Za-z0-9_]+)|\{([A-Za-z0-9_]+)\})")
@@ -48,9 +49,13 @@ def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> A
     if len(pattern) > REGEX_CHARACTERS_MAX:
         raise BudgetExceeded("expr.regex", "regular expression is too long")
     runtime.charge(_COMPILE_STEPS + len(pattern) // _COMPILED_PER_STEP)
-    found = remembered(pattern, captures=captures)
-    if runtime.meets_regex(pattern):
-        runtime.charge(found.instructions)
+    if not runtime.meets_regex(pattern):
+        found = remembered(pattern, captures=captures)
+    else:
+        ahead = work_ahead(pattern)
+        runtime.charge(ahead)
+        found = remembered(pattern, captures=captures)
+        runtime.charge(max(found.instructions - ahead, 0))
     return found.compiled or found.error_text(pattern)
 
 

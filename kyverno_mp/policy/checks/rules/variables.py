@@ -57,7 +57,7 @@ _BACKGROUND: Final = (
 
 
 class VariableError(NamedTuple):
-    """A variable that is not allowed: upstream's text, and its position."""
+    """A variable that is not allowed: upstream's message, and its position."""
 
     text: str
     pointer: str = ""

@@ -1,0 +1,144 @@
+"""Find out what GeneratingPolicies would make, change and delete now, and do nothing.
+
+Room: background. Takes: a ReadyGenerating. Gives: GeneratingPreviewer. Next:
+cli/generate.py. May touch: the API server through the parts of this room, reading and
+with dry runs.
+Source: docs/background.md (preview).
+
+The pool's own runner does each task; what it would write is noted instead.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from kyverno_mp.background.dependencies import BackgroundDependencies
+from kyverno_mp.background.downstream import (
+    CREATED,
+    KEPT,
+    UPDATED,
+    Done,
+    Downstream,
+    Found,
+)
+from kyverno_mp.background.generating.evaluate import Evaluation
+from kyverno_mp.background.generating.events import GeneratingEvents
+from kyverno_mp.background.generating.existing import ExistingTriggers
+from kyverno_mp.background.generating.policies import (
+    GeneratingPolicies,
+    ReadyGenerating,
+)
+from kyverno_mp.background.generating.register import Entry, GeneratedKind, Register
+from kyverno_mp.background.generating.run import Generating
+from kyverno_mp.background.kinds import Kinds
+from kyverno_mp.background.labels import Selector
+from kyverno_mp.background.preview import CREATE, Cause, Planner, Preview
+from kyverno_mp.background.refusals import Refusals
+from kyverno_mp.background.triggers import Triggers
+from kyverno_mp.background.update_request import Place, Task
+from kyverno_mp.errors import DependencyError, InputError
+from kyverno_mp.program.generate.pattern import Generated
+
+
+class _Notes:
+    """Notes what the runner would write; a Writer and a Record."""
+
+    def __init__(self, planner: Planner, register: Register, found: Preview) -> None:
+        self._planner = planner
+        self._register = register
+        self._found = found
+        self._added: list[GeneratedKind] = []
+        self.cause = Cause("", None)
+        """Why the next writes happen."""
+
+    def place_of(self, wanted: Generated) -> Place:
+        return self._planner.downstream.place_of(wanted)
+
+    def find(
+        self,
+        selector: Selector,
+        kinds: Collection[tuple[str, str]] | None,
+        namespace: str = "",
+    ) -> Iterator[Found]:
+        return self._planner.downstream.find(selector, kinds, namespace)
+
+    def write(
+        self,
+        wanted: Generated,
+        *,
+        synchronizes: bool,
+        server_side: bool,
+        owned: Selector | None = None,
+    ) -> Done:
+        planned = self._planner.write(
+            self.cause,
+            wanted,
+            synchronizes=synchronizes,
+            server_side=server_side,
+            owned=owned,
+        )
+        if planned is None:
+            self._found.unchanged += 1
+            return Done(KEPT)
+        self._found.planned.append(planned)
+        return Done(CREATED if planned.action == CREATE else UPDATED)
+
+    def delete(self, found: Found, _selector: Selector) -> bool:
+        self._found.planned.append(self._planner.delete(self.cause, found))
+        return True
+
+    def of(self, policy: str) -> Entry:
+        return self._register.of(policy).with_kinds(self._added)
+
+    def add(
+        self, _policy: str, kinds: Iterable[GeneratedKind], *, deletes: bool
+    ) -> bool:
+        del deletes
+        self._added += kinds
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratingPreviewer:
+    """Compares what policies want with what there is."""
+
+    dependencies: BackgroundDependencies
+    policies: GeneratingPolicies
+    kinds: Kinds
+    triggers: Triggers
+    register: Register
+    planner: Planner
+
+    @property
+    def _downstream(self) -> Downstream:
+        return self.planner.downstream
+
+    def preview(self, policy: ReadyGenerating) -> Preview:
+        """Return what would happen. Raises: DependencyError."""
+        name = policy.ir.policy.name
+        later = [] if policy.ir.generates_existing else [name]
+        found = Preview(policy.stored, later=later)
+        notes = _Notes(self.planner, self.register, found)
+        generating = Generating(
+            *(self.dependencies, self.policies, self.triggers, notes, notes),
+            Evaluation(self.dependencies, self.policies, self.kinds),
+            lambda _policy: None,
+        )
+        refusals = Refusals()
+        for task in self._tasks(policy, refusals):
+            notes.cause = Cause(name, task.trigger)
+            try:
+                generating.run(task, policy)
+            except (InputError, DependencyError) as error:
+                text = f"{name}, {task.trigger.shown}: {error.message}"
+                found.problems.append(text)
+        found.problems += refusals.texts
+        return found
+
+    def _tasks(self, policy: ReadyGenerating, refusals: Refusals) -> list[Task]:
+        events = GeneratingEvents(
+            *(self.dependencies, self.policies),
+            ExistingTriggers(self.dependencies, self.kinds),
+            *(self._downstream, self.register),
+            lambda _task: False,
+        )
+        return list(events.all_tasks(policy, refusals))

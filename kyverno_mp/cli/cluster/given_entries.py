@@ -1,0 +1,129 @@
+"""Answer reads of GlobalContextEntries from given data.
+
+Room: cli. Takes: the mocks of a test, or GlobalContextEntries among the objects of
+``apply``. Gives: GivenEntries, the port of ``globalContext`` and ``globalReference``.
+Next: testing/mocks.py, apply/command.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/v1.19 8; Kyverno
+cmd/cli/kubectl-kyverno/commands/apply/global_context.go at v1.19.0.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.cli.sources.plurals import Plurals, known_plurals
+from kyverno_mp.errors import ExpressionFailed, ExpressionInvalid
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.program.matching.subject import metadata_text
+from kyverno_mp.program.ports import ClusterData
+from kyverno_mp.values.jsonvalue import Json
+
+_KIND: Final = "GlobalContextEntry"
+_GROUP: Final = "kyverno.io/"
+
+
+class Given(NamedTuple):
+    """The data of an entry, and its projections by name."""
+
+    data: Json
+    projections: Mapping[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenEntries:
+    """The entries by name."""
+
+    by_name: Mapping[str, Given]
+
+    def reference(self, name: str, projection: str) -> Json:
+        """Return the data, None for an unknown entry. Raises: ExpressionFailed."""
+        found = self.by_name.get(name)
+        if found is None:
+            return None
+        if not projection:
+            return found.data
+        if projection not in found.projections:
+            text = f'projection "{projection}" not found in global context entry'
+            raise ExpressionFailed("cli.projection", f'{text} "{name}"')
+        return found.projections[projection]
+
+    def entry(self, name: str) -> Json:
+        """Return the data of ``entry`` or ``entry.projection``.
+
+        Raises: ExpressionFailed.
+        """
+        head, _, projection = name.rpartition(".")
+        if name not in self.by_name and head in self.by_name:
+            return self.reference(head, projection)
+        if name not in self.by_name:
+            text = f"failed to fetch entry key={name}"
+            raise ExpressionFailed("context.global_entry", text)
+        return self.by_name[name].data
+
+
+def with_entries(
+    objects: Sequence[Json], plurals: Plurals, data: ClusterData
+) -> ClusterData:
+    """Return the data with the GlobalContextEntries among the objects.
+
+    Each has the objects of its kind. KYVERNO: those that call services have no data.
+    Raises: CommandFailed.
+    """
+    found: dict[str, Given] = {}
+    for raw in objects:
+        if raw.get("kind") != _KIND:
+            continue
+        if not str(raw.get("apiVersion") or "").startswith(_GROUP):
+            continue
+        spec = raw.get("spec") or {}
+        wanted = spec.get("kubernetesResource")
+        name = metadata_text(raw, "name")
+        if type(wanted) is dict:
+            listed = _listed(objects, known_plurals(plurals), wanted)
+            found[name] = Given(
+                listed,
+                {
+                    str(one.get("name")): searched(
+                        str(one.get("jmesPath") or ""),
+                        listed,
+                        f"projection {one.get('name')} of {_KIND} {name}",
+                    )
+                    for one in spec.get("projections") or ()
+                },
+            )
+    if not found:
+        return data
+    entries = GivenEntries(found)
+    cel = data.cel._replace(references=entries)
+    return replace(data, global_context=entries, cel=cel)
+
+
+def _listed(objects: Sequence[Json], plurals: Plurals, wanted: Json) -> list[Json]:
+    group, version = wanted.get("group") or "", wanted.get("version") or ""
+    api_version = f"{group}/{version}" if group else version
+    namespace = wanted.get("namespace") or ""
+    return [
+        raw
+        for raw in objects
+        if raw.get("apiVersion") == api_version
+        and plurals.get((group, str(raw.get("kind")))) == wanted.get("resource")
+        and namespace in ("", metadata_text(raw, "namespace"))
+    ]
+
+
+def searched(query: str, data: Json, where: str) -> Json:
+    """Return what a JMESPath finds. Raises: CommandFailed."""
+    from kyverno_mp.expr.jmespath.query import search  # few runs have it
+
+    runtime = Runtime(now=_now, monotonic_ns=time.monotonic_ns)
+    try:
+        return search(query)(runtime, data)
+    except (ExpressionFailed, ExpressionInvalid) as error:
+        raise CommandFailed(f"{where}: {error.message}") from error
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

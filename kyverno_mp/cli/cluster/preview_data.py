@@ -1,0 +1,71 @@
+"""Let previews read the cluster as the pools do, and write nothing.
+
+Room: cli. Takes: a Cluster and what it serves. Gives: ``preview_data``, ``listed``.
+Next: cleanup.py, generate.py. May touch: the API server through kube/ and egress/,
+reading and with dry runs; informers' threads.
+Source: docs/cleanup.md (preview), docs/background.md (preview).
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from kyverno_mp.cli.cluster.access import Cluster
+from kyverno_mp.cli.cluster.live_data import ClusterPorts, live_cluster_data
+from kyverno_mp.cli.shell.errors import CommandFailed
+from kyverno_mp.egress.namespaces import LiveNamespaces
+from kyverno_mp.egress.resources import LiveResources
+from kyverno_mp.kube.cache import Informer
+from kyverno_mp.kube.discovery import Directory
+from kyverno_mp.program.ports import ClusterData
+
+_POLL_S: Final = 0.02
+_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
+
+
+def preview_data(cluster: Cluster, directory: Directory) -> ClusterData:
+    """Return the ports of a preview; ``resource.post`` of a policy is a dry run."""
+    ports = ClusterPorts(cluster, directory)
+    data = live_cluster_data(ports, None)
+    namespaces = LiveNamespaces(lambda _name: None, cluster.client)
+
+    def resources(*, is_namespaced: bool) -> LiveResources:
+        return LiveResources(
+            lambda: ports.client,
+            ports.plural_of,
+            is_namespaced=is_namespaced,
+            is_dry_run=True,
+        )
+
+    cel = data.cel._replace(
+        resources=resources(is_namespaced=False),
+        own_resources=resources(is_namespaced=True),
+        namespaces=namespaces,
+    )
+    return replace(data, namespace_objects=namespaces, cel=cel)
+
+
+@contextmanager
+def listed(informers: Iterable[Informer[Any]]) -> Iterator[None]:
+    """Let informers list their objects before the block, and stop them after it.
+
+    Raises: CommandFailed when one cannot be listed. A kind that is not served has none.
+    """
+    started = list(informers)
+    for one in started:
+        one.start()
+    try:
+        for one in started:
+            # An attempt ends by itself: each call has a deadline.
+            while not one.wait_synced(_POLL_S):
+                if one.failures and not _NOT_SERVED.search(one.last_error):
+                    kind = one.scope.resource.plural
+                    raise CommandFailed(f"{kind} are not known: {one.last_error}")
+                if one.failures:
+                    break
+        yield
+    finally:
+        for one in started:
+            one.stop()

@@ -1,0 +1,102 @@
+"""Which rows of a stored report stay, after a scan, a review or a change of policies.
+
+Room: reports. Takes: rows or fingerprints, what was found, the Plan in force. Gives:
+Evaluation and the rows that a report is to have. Next: reports/writer.py.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 6.6; docs/pools.md 4.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from kyverno_mp.reports.batches import Evaluated
+from kyverno_mp.reports.entries import Row
+from kyverno_mp.reports.feed import Keys
+from kyverno_mp.reports.fingerprints import (
+    KEY_BYTES,
+    each_fingerprint,
+    joined,
+    key_of,
+)
+from kyverno_mp.reports.plan import Plan
+
+
+def _always() -> bool:
+    return True
+
+
+class Evaluation(NamedTuple):
+    """What was found about an object, to be written by a plan.
+
+    ``only``: the rules that were evaluated, None = all. ``still_counts``: whether
+    neither the object nor its rules have changed since.
+    """
+
+    found: Evaluated
+    plan: Plan
+    only: Keys | None = None
+    still_counts: Callable[[], bool] = _always
+
+    def stays(self, key: bytes) -> bool:
+        """Return whether a row may stay of which nothing was found."""
+        is_open = key in self.found.waiting
+        is_open = is_open or (self.only is not None and key not in self.only)
+        return stays(key, self.plan, is_scanned=is_open)
+
+    def fingerprints(self, stored: Sequence[bytes]) -> bytes:
+        """Return those that ``rows`` leads to."""
+        new = list(each_fingerprint(self.found.fingerprints))
+        keys = {one[:KEY_BYTES] for one in new}
+        kept = [
+            one
+            for one in stored
+            if one[:KEY_BYTES] not in keys and self.stays(one[:KEY_BYTES])
+        ]
+        return joined((*kept, *new))
+
+    def rows(self, known: Sequence[Row], found: Sequence[Row]) -> list[Row]:
+        """Return the rows after it: what was found, and what cannot be found."""
+        keys = {key_of(row) for row in found}
+        unknown = self.plan.unknown
+        kept = [
+            row
+            for row in known
+            if key_of(row) not in keys
+            and (row.source in unknown or self.stays(key_of(row)))
+        ]
+        return [*kept, *found]
+
+
+def stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
+    """Return whether a stored row may stay if no scan says anything about it."""
+    return key in plan.live and (is_scanned or key not in plan.derived)
+
+
+def row_stays(row: Row, plan: Plan, *, is_scanned: bool) -> bool:
+    """Return what ``stays`` says, and that rows of unknown policies stay."""
+    return row.source in plan.unknown or stays(key_of(row), plan, is_scanned=is_scanned)
+
+
+def is_outdated(fingerprints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
+    """Return whether ``prune`` may change a report: fingerprints have no source."""
+    return not all(
+        stays(one[:KEY_BYTES], plan, is_scanned=is_scanned)
+        for one in each_fingerprint(fingerprints)
+    )
+
+
+def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
+    """Return the rows after a review. KYVERNO: equal seconds keep the older row."""
+    found = {key_of(row): row for row in known if row_stays(row, plan, is_scanned=True)}
+    for row in given:
+        key = key_of(row)
+        before = found.get(key)
+        if not stays(key, plan, is_scanned=False):
+            continue
+        if before is None or _seconds(row) >= _seconds(before):
+            found[key] = row
+    return list(found.values())
+
+
+def _seconds(row: Row) -> int:
+    return row.timestamp.seconds if row.timestamp else 0

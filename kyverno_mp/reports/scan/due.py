@@ -1,0 +1,110 @@
+"""What of a scanned resource is to be evaluated again, and by which policies.
+
+Room: reports. Takes: the rules that may match the resource, what changed. Gives:
+Scanned. Next: reports/scan/coordinator.py lists what is due.
+May touch: nothing outside its arguments.
+Source: docs/pools.md 4.
+
+A changed policy makes its own rows outdated and no others, so that its objects are
+evaluated by this policy alone. The unit is the policy: a rule may depend on the other
+rules of its policy (``applyRules: One``).
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.queues.work_queue import Backoff
+from kyverno_mp.reports.feed import Keys, joined_keys
+from kyverno_mp.reports.plan import ScannedRule, signature_of
+from kyverno_mp.reports.scan.watches import KindWatch
+
+EVERYWHERE: Final = ""
+_BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
+_NONE: Final[Keys] = frozenset()
+_Known = dict[tuple[str, str, str], tuple[bytes, Keys]]
+"""By policy: a digest of its rules, and their keys."""
+
+
+class Scanned:
+    """One resource that is scanned."""
+
+    def __init__(self, watch: KindWatch, rules: list[ScannedRule]) -> None:
+        self.watch = watch
+        self._known: _Known = {}
+        self.take_rules(rules)
+        self.due: dict[str, Keys | None] = {}
+        """Namespaces whose objects are to be evaluated, ``EVERYWHERE`` = all; and the
+        keys of the rules that are, None = all rules."""
+        self.started_s = 0.0
+        self._failures = 0
+        self._paused_until_s = float("-inf")
+
+    def mark(
+        self, namespaces: Iterable[str], now_s: float, only: Keys | None = None
+    ) -> None:
+        """Let the objects of namespaces be evaluated again.
+
+        ``only``: by the policies with these rules.
+        """
+        for one in namespaces:
+            self.due[one] = joined_keys(self.due.get(one, _NONE), only)
+        if self.due:
+            self.started_s = self.started_s or now_s
+
+    def is_to_list(self, now_s: float) -> bool:
+        """Return whether something is due that may be listed now."""
+        # The first list of a watch brings everything.
+        is_ready = self.watch.informer.synced and now_s >= self._paused_until_s
+        return bool(self.due) and is_ready
+
+    def lists(self) -> list[tuple[str, Keys | None]]:
+        """Return what is to be listed: namespaces, and by which rules evaluated."""
+        if EVERYWHERE in self.due and self.due[EVERYWHERE] is None:
+            return [(EVERYWHERE, None)]
+        return sorted(self.due.items(), key=lambda one: one[0])
+
+    def listed(self, namespace: str) -> None:
+        """Take note of a complete list."""
+        if self.due.pop(namespace) is None and namespace == EVERYWHERE:
+            self.due.clear()
+        self._failures = 0
+
+    def failed(self, now_s: float) -> None:
+        """List again after a pause, which grows while lists fail."""
+        self._failures += 1
+        self._paused_until_s = now_s + _BACKOFF.pause_s(self._failures)
+
+    @property
+    def resource(self) -> Resource:
+        """The resource."""
+        return self.watch.resource
+
+    def take_rules(self, rules: list[ScannedRule]) -> Keys:
+        """Remember what the rules depend on.
+
+        Return the keys of all rules of the policies that changed, came or went.
+        """
+        before, self._known = self._known, _known(rules)
+        self.reads_labels = any(one.reads_labels for one in rules)
+        self.reads_data = any(one.reads_data for one in rules)
+        return frozenset(_changed(before, self._known))
+
+
+def _known(rules: Iterable[ScannedRule]) -> _Known:
+    of: dict[tuple[str, str, str], list[ScannedRule]] = {}
+    for rule in rules:
+        policy = rule.policy
+        of.setdefault((policy.kind, policy.namespace, policy.name), []).append(rule)
+    return {
+        policy: (signature_of(found), frozenset(one.key for one in found))
+        for policy, found in of.items()
+    }
+
+
+def _changed(before: _Known, after: _Known) -> Iterator[bytes]:
+    """Yield the keys of policies that differ: a rule may have ceased to match."""
+    for policy in before.keys() | after.keys():
+        if before.get(policy) != after.get(policy):
+            for known in (before, after):
+                yield from known.get(policy, (b"", _NONE))[1]

@@ -1,0 +1,108 @@
+"""No regular expression stops all threads for long while RE2 compiles it.
+
+RE2 compiles in one call. A failure means: whoever may write a policy, or an object that
+a policy takes expressions from, blinds a worker for seconds.
+"""
+
+import time
+
+import pytest
+
+from kyverno_mp.errors import Preempted
+from kyverno_mp.expr.cel.functions.regexes import matches
+from kyverno_mp.expr.cel.values import CelFailed, Meter
+from kyverno_mp.expr.jmespath.functions.regexes import compile_regex
+from kyverno_mp.expr.scope import Runtime
+from kyverno_mp.limits import (
+    REGEX_CLASSES_MAX,
+    REGEX_OPTIONAL_MAX,
+    REGEX_PROGRAM_BYTES_MAX,
+    REGEX_REPEATS_MAX,
+)
+from kyverno_mp.values.go import regex
+from kyverno_mp.webhook.review.pace import EventLoopPace
+from tests.charges.cel import gauge
+from tests.charges.charges import runtime
+
+_WHOLE = 8_000
+"""Characters of a long pattern."""
+
+
+def _row(part: str, most: int = _WHOLE) -> str:
+    return part * min(most, _WHOLE // len(part))
+
+
+_LONG = {
+    "optional copies": _row("a{500,1000}"),
+    "optional copies, few": "a{500,1000}" * 128,
+    "optional copies of letters": _row("a{0,9}"),
+    "optional letters": _row("a?"),
+    "optional groups": _row("(?:a?){0,1000}"),
+    "Unicode classes": _row(r"\pL"),
+    "all that are none": _row(r"(?i)\PL"),
+    "classes in brackets": _row(r"(?i)[\pL\PL]"),
+    "repeated classes": r"(?i)[\pL\pN]{400}",
+    "copies": _row("é{1000}"),
+    "at least": _row(r"\w{1000,}"),
+    "as many as allowed, optional": _row("a{0,100}", REGEX_OPTIONAL_MAX // 100),
+    "as many as allowed, classes": r"(?i)" + r"\PL" * REGEX_CLASSES_MAX,
+    "as many as allowed, copies": _row("[^é]{1000}", REGEX_REPEATS_MAX // 1000),
+}
+
+
+@pytest.mark.parametrize("name", _LONG)
+def test_long_compilations_are_refused_or_paid_for(name: str) -> None:
+    pattern = _LONG[name]
+
+    def in_cel(budget: gauge.RuleBudget) -> None:
+        regex._memo = regex._Memo()  # type: ignore[misc] # a worker that is new
+        meter = Meter(10_000_000, budget)
+        try:
+            matches(meter, "a", pattern)
+        finally:
+            budget.steps_left -= meter.settle()
+
+    def in_jmespath(budget: gauge.RuleBudget) -> None:
+        regex._memo = regex._Memo()  # type: ignore[misc] # a worker that is new
+        given: Runtime = runtime()
+        before = given.steps_left
+        try:
+            compile_regex(given, pattern)
+        finally:
+            budget.charge(before - given.steps_left)
+
+    assert not gauge.problem(in_cel)
+    assert not gauge.problem(in_jmespath)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\pL" * (REGEX_CLASSES_MAX + 1),
+        "a?" * (REGEX_OPTIONAL_MAX + 1),
+        f"a{{0,1000}}a{{0,{REGEX_OPTIONAL_MAX - 1000}}}b?",
+        "a{1000}" * (REGEX_REPEATS_MAX // 1000) + "b{2}",
+    ],
+)
+def test_what_is_too_large_says_so(pattern: str) -> None:
+    with pytest.raises(CelFailed, match="expression too large"):
+        matches(Meter(), "a", pattern)
+
+
+def test_usual_expressions_are_compiled() -> None:
+    for pattern in (
+        r"^(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/){0,10}[a-z0-9]{1,63}(?::[\w.-]{1,128})?$",
+        r"^[\p{L}\p{N}][\p{L}\p{N} _-]{0,62}$",
+        "|".join(f"name-{number}" for number in range(700)),
+    ):
+        matches(Meter(), "a", pattern)
+        assert 16 * regex.compile_regex(pattern, captures=False).instructions < (
+            REGEX_PROGRAM_BYTES_MAX
+        )
+
+
+def test_the_event_loop_leaves_long_compilations_to_a_thread() -> None:
+    """A failure means: expressions of an object hold up all other reviews."""
+    given: Runtime = runtime(pace=EventLoopPace(time.monotonic_ns() + 10**7))
+    with pytest.raises(Preempted):
+        compile_regex(given, "a{0,1000}a{0,999}")

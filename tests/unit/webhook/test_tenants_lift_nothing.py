@@ -1,0 +1,275 @@
+"""No policy of one namespace lifts what other policies forbid, nor holds others up.
+
+Each is evaluated on a path that ignores failures: what fails as a whole there allows.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from kyverno_mp.expr.reads import Reads, cutter
+from kyverno_mp.ir.rules import RuleIR
+from kyverno_mp.program import rule as rule_module
+from kyverno_mp.program.rule_reads import rule_reads
+from kyverno_mp.webhook.review import service as service_module
+from kyverno_mp.webhook.review.service import Service
+from kyverno_mp.webhook.route import route_of
+from tests.charges.cel.gauge import slowness
+from tests.fuzz.bench import Bench
+from tests.unit.webhook import (
+    test_cel_policies,
+    test_generating_policies,
+    test_image_policies,
+    test_mutating_policies,
+)
+from tests.unit.webhook.test_cel_policies import PODS, compiled, review
+
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "p", "namespace": "default"},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
+CUT_S_MAX = 0.2
+"""Where each of the names was looked up, it took ten times as long."""
+Steps = Callable[[int], str]
+
+
+def classic(name: str, namespace: str, validate: dict[str, Any]) -> str:
+    place = {"namespace": namespace} if namespace else {}
+    rule = {
+        "name": "r",
+        "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+        "validate": validate,
+    }
+    return json.dumps(
+        {
+            "apiVersion": "kyverno.io/v1",
+            "kind": "Policy" if namespace else "ClusterPolicy",
+            "metadata": {"name": name, **place},
+            "spec": {
+                "validationFailureAction": "Enforce",
+                "failurePolicy": "Ignore",
+                "background": False,
+                "rules": [rule],
+            },
+        }
+    )
+
+
+NO_LABEL = {"message": "no app", "pattern": {"metadata": {"labels": {"app": "?*"}}}}
+ADMIN = classic("admin", "", NO_LABEL)
+
+
+def chain(first: str, each: Steps, count: int) -> list[dict[str, str]]:
+    """Return variables, each of which names the one before it."""
+    texts = [first, *(each(number) for number in range(count - 1))]
+    return [{"name": f"v{n}", "expression": text} for n, text in enumerate(texts)]
+
+
+CHAINS = {
+    "sums": chain("object.metadata.name", lambda n: f"variables.v{n} + 'a'", 900),
+    "maps": chain("object.spec.xs", lambda n: f"variables.v{n}.map(x, [x])", 300),
+    "choices": chain(
+        "object.spec", lambda n: f"variables.v{n}.a ? variables.v{n}.b : 1", 300
+    ),
+    "deep fields": chain("object.spec", lambda n: f"variables.v{n}" + ".a" * 180, 40),
+    "each of each": chain(
+        "object.spec.xs", lambda n: f"variables.v{n}" + ".map(x, x)" * 30, 45
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_of_variables_is_its_own_authors_problem(name: str) -> None:
+    variables = CHAINS[name]
+    cel = {
+        "variables": variables,
+        "expressions": [{"expression": f"variables.{variables[-1]['name']} != null"}],
+    }
+    bench = Bench(ADMIN + "\n---\n" + classic("heavy", "default", {"cel": cel}))
+    for _ in range(2):
+        answer = bench.ask(POD, b"/validate/ignore")
+        assert not answer["allowed"]
+        assert "no app" in answer["status"]["message"]
+    assert "webhook.defect" not in bench.records.errors
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_of_variables_fails_one_policy_in_cel(
+    name: str, tmp_path: Path
+) -> None:
+    variables = CHAINS[name]
+    heavy = test_cel_policies.policy(
+        "heavy",
+        {"expression": f"variables.{variables[-1]['name']} != null"},
+        variables=variables,
+        validationActions=["Audit"],
+        namespace="a",
+    )
+    admins = test_cel_policies.policy("admin", namespace="a")
+    server = test_cel_policies.Server(compiled(heavy, admins), tmp_path)
+    answer = server.ask("/nvpol")
+    assert not answer["allowed"]
+    assert answer["status"]["message"] == "Policy admin failed: no team"
+    assert not server.records.errors
+
+
+def test_a_rule_that_cannot_be_linked_is_an_error_of_its_own() -> None:
+    """Whatever the reason: the next one is not known yet."""
+
+    def broken(rule: RuleIR) -> Any:
+        if rule.validate is not None and rule.validate.deny is not None:
+            raise KeyError(rule.name)
+        return rule_reads(rule)
+
+    deny = {"message": "m", "deny": {"conditions": {"all": []}}}
+    with patch.object(rule_module, "rule_reads", broken):
+        bench = Bench(ADMIN + "\n---\n" + classic("heavy", "default", deny))
+        answer = bench.ask(POD, b"/validate/ignore")
+    assert not answer["allowed"]
+    assert "no app" in answer["status"]["message"]
+
+
+SELECTOR: dict[str, Any] = {
+    "objectSelector": {
+        "matchExpressions": [
+            {
+                "key": f"l{number}",
+                "operator": "NotIn",
+                "values": [f"w{each}" for each in range(100)],
+            }
+            for number in range(30)
+        ]
+    }
+}
+"""Some 0.15 ms for each request."""
+NAMES: dict[str, Any] = {
+    "resourceRules": [
+        {**PODS, "resourceNames": [f"n{number}-{each}" for each in range(20)]}
+        for number in range(100)
+    ]
+}
+EXCLUDED: dict[str, Any] = {
+    "excludeResourceRules": [
+        {**PODS, "resourceNames": [f"n{number}-{each}" for each in range(20)]}
+        for number in range(100)
+    ]
+}
+
+
+class Lane:
+    """Counts the reviews that leave the event loop, and evaluates them."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+
+    def run(self, work: Callable[[Any], bytes], *_: Any) -> bytes:
+        self.ran += 1
+        return work(None)
+
+
+def _asked(service: Service, path: str) -> tuple[bytes, Lane]:
+    """Ask until all is linked; return the answer, and who gave it."""
+    route = route_of(path.encode())
+    assert route is not None
+    answer: Any = b""
+    for _ in range(2):
+        lane = Lane()
+        dependencies = service._dependencies
+        for name in ("long_lane", "slow_lane"):
+            object.__setattr__(dependencies, name, lane)
+        answer = service.answer(route, b"", review())
+    return answer, lane
+
+
+def _validating(constraints: dict[str, Any], count: int, folder: Path) -> Service:
+    documents = [
+        _of(test_cel_policies.policy(f"v{n}", namespace="a"), constraints)
+        for n in range(count)
+    ]
+    return test_cel_policies.Server(compiled(*documents), folder).service
+
+
+def _mutating(constraints: dict[str, Any], count: int, folder: Path) -> Service:
+    documents = [
+        _of(test_mutating_policies.policy(f"v{n}", namespace="a"), constraints)
+        for n in range(count)
+    ]
+    return test_mutating_policies.Server(compiled(*documents), folder).service
+
+
+def _generating(constraints: dict[str, Any], count: int, folder: Path) -> Service:
+    documents = [
+        _of(test_generating_policies.policy(f"v{n}", namespace="a"), constraints)
+        for n in range(count)
+    ]
+    found = compiled(*documents, has_background=True)
+    return test_generating_policies.Server(found, folder).service
+
+
+def _images(constraints: dict[str, Any], count: int, folder: Path) -> Service:
+    documents = [
+        _of(test_image_policies.policy(f"v{n}", namespace="a"), constraints)
+        for n in range(count)
+    ]
+    return test_image_policies.Server(compiled(*documents), folder, None).service
+
+
+def _of(document: dict[str, Any], constraints: dict[str, Any]) -> dict[str, Any]:
+    document["spec"]["matchConstraints"] |= constraints
+    return document
+
+
+KINDS: dict[str, Callable[[dict[str, Any], int, Path], Service]] = {
+    "/nvpol": _validating,
+    "/nmpol": _mutating,
+    "/ngpol": _generating,
+    "/nivpol/validate": _images,
+}
+GIVEN: dict[str, dict[str, Any]] = {
+    "selectors": SELECTOR,
+    "names": NAMES,
+    "excluded": EXCLUDED,
+}
+
+
+@pytest.mark.parametrize("path", KINDS)
+@pytest.mark.parametrize("given", GIVEN)
+def test_matching_many_entries_leaves_the_event_loop(
+    path: str, given: str, tmp_path: Path
+) -> None:
+    """A failure means: 300 policies of one namespace hold everybody up for 100 ms."""
+    service = KINDS[path](GIVEN[given], 40, tmp_path)
+    with patch.object(service_module, "INLINE_SLICE_NS", 10**6):
+        answer, lane = _asked(service, path)
+    assert lane.ran == 1
+    assert type(json.loads(answer)["response"]["allowed"]) is bool
+
+
+def test_a_look_up_takes_as_long_as_the_object_is_large() -> None:
+    """It is not charged: policies choose the names, and objects repeat empty maps."""
+    reads = Reads()
+    element = reads.field("xs").each
+    for number in range(4_000):
+        element.field(f"a{number}").field("b")
+    cut = cutter(reads)
+    assert cut is not None
+    part = {"a1": {"b": 1, "c": 2}, "z": 3}
+    given = {"xs": [part, *({} for _ in range(15_000))], "ys": 1}
+    for _ in range(5):
+        began = time.thread_time()
+        found = cut(given)
+        taken = time.thread_time() - began
+        if taken < CUT_S_MAX * slowness():
+            break
+    else:
+        pytest.fail(f"{taken} s")
+    assert found["xs"][0] == {"a1": {"b": 1}}
+    assert found["xs"][1:] == [{}] * 15_000
+    assert "ys" not in found
