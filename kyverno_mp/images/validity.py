@@ -1,7 +1,7 @@
 """Note until when holds what a thread has verified.
 
 Room: images. Takes: ends of certificates and signatures. Gives: Validity. Next:
-verifier.py, policies/review.py. May touch: the clock that it is given.
+images/verifier.py, images/policies/review.py. May touch: the clock that it is given.
 Source: docs/behaviour/images 10.2 (nothing is kept past the end of its certificates).
 """
 

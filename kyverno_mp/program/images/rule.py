@@ -4,6 +4,8 @@ Room: program.images. Takes: RuleIR linked once; Request and RuleContext per rev
 ImageState of the object. Gives: RuleResults; the state has the changed object.
 Next: program/images/verification. May touch: registries through program/ports.py.
 Source: docs/behaviour/images 2.2-2.5, 2.7; docs/behaviour/engine 0.5, 8.7.
+
+Over 400 lines: the state of an object and the one rule that changes it.
 """
 
 from collections.abc import Iterator
