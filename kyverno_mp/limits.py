@@ -792,6 +792,32 @@ LOOKUP_S_MAX = 5
 """How long an expression waits for the addresses of a name: half of a review's time by
 default. A name server answers in milliseconds, or its answer is lost."""
 
+REGISTRY_OUTAGE_S = 30
+"""How long scans do not call a registry that gave no answer. Objects are tried again
+after some seconds, later minutes."""
+
+REGISTRY_SCAN_CALL_S = 5
+"""Time for one call of a scan to a registry, as long as upstream takes to connect; a
+layer that is read has some 100 KiB."""
+
+IMAGE_REASONS_MAX = 4
+"""Attestors of an ImageValidatingPolicy of which an answer says why they did not count;
+a policy has one or two."""
+
+IMAGE_REASON_CHARACTERS_MAX = 500
+"""Such a reason: the API server shows all of an answer to a user, in one line."""
+
+IMAGE_SCAN_READ_S = 10
+"""Time in which a scan reads or verifies one thing about an image, log and trust root
+included: three of REGISTRY_SCAN_CALL_S, or most of what an object has."""
+
+IMAGE_DIGESTS_KEPT_S = 300
+"""How long scans use the digest that a tag was resolved to: a thousand Pods of one
+image are one call. A tag that moves is noticed by the next scan."""
+
+IMAGE_DIGESTS_KEPT_MAX = 4096
+"""Tags that they remember: some 200 bytes each."""
+
 REGISTRY_IDLE_PER_HOST_MAX = 8
 """Connections to one registry that stay open for the next call."""
 
@@ -1010,6 +1036,17 @@ up."""
 
 REPORTS_OBJECT_S_MAX = 30
 """Time in which all rules are evaluated for one object."""
+
+REPORTS_IMAGES_OBJECT_S_MAX = 60
+"""Time in which all images of one object are verified by a scan: some dozen images, and
+registries that answer within a second or two."""
+
+REPORTS_IMAGES_BATCH_S_MAX = 90
+"""Time for one object of that lane; an evaluator that takes longer is given up."""
+
+REPORTS_IMAGE_THREADS = 3
+"""Objects whose images one evaluator process verifies at once. They mostly wait for
+registries; with more of them, the other rules would wait for the interpreter."""
 
 REPORTS_WATCHES_MAX = 256
 """Kinds that are scanned: each costs one connection and one thread."""

@@ -129,6 +129,30 @@ class ImageCache:
                     path.unlink()
                 os.close(held)
 
+    def once(
+        self,
+        key: bytes,
+        deadline_ns: int,
+        verified: Callable[[], Json],
+        valid_s: Callable[[], float],
+    ) -> Json:
+        """Return the value, verified by one caller. Raises: what ``verified`` raises.
+
+        ``valid_s``: for how long what was verified since its last call is valid.
+        """
+        found = self.get(key)
+        if found is not None:
+            return found
+        with self.flight(key, deadline_ns):
+            # Another one may have verified it in the meantime.
+            found = self.get(key)
+            if found is None:
+                valid_s()
+                found = verified()
+                # SAFETY: nothing is kept past the end of its certificates.
+                self.put(key, found, valid_s())
+        return found
+
     def _wait_for(self, path: Path, deadline_ns: int) -> int | None:
         own_ns = time.monotonic_ns() + int(IMAGE_FLIGHT_WAIT_S * 1e9)
         until_ns = min(own_ns, deadline_ns) if deadline_ns else own_ns

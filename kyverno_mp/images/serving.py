@@ -12,6 +12,7 @@ not kept: rules evaluate them on the statements each time.
 
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -20,19 +21,69 @@ from typing import Final
 
 import msgspec
 
-from kyverno_mp.errors import DeadlinePassed, ExpressionFailed, RequestInvalid
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    ExpressionFailed,
+    RequestInvalid,
+)
 from kyverno_mp.images.artifacts import parsed
 from kyverno_mp.images.cache import ImageCache
 from kyverno_mp.images.verifier import ImageReview
+from kyverno_mp.limits import IMAGE_DIGESTS_KEPT_MAX, IMAGE_DIGESTS_KEPT_S
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.image import image_data
 from kyverno_mp.values.jsonvalue import Json
 
+NO_ACCESS: Final = RegistryAccess()
 _VERSION: Final = 3
 """Of what the entries mean."""
+OnVerified = Callable[[tuple[str, ...], float], None]
 Flights = dict[tuple[str, RegistryAccess], "Future[str]"]
 """The look-ups of tags that are under way in this process."""
+
+
+class Digests:
+    """What tags were resolved to; threads may share it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[tuple[str, RegistryAccess], tuple[str, int]] = (
+            OrderedDict()
+        )
+        self._lock = threading.Lock()
+
+    def get(self, image: str, access: RegistryAccess) -> str:
+        """Return the digest, "" if it is not known."""
+        digest, until_ns = self._known.get((image, access), ("", 0))
+        return digest if monotonic_ns() < until_ns else ""
+
+    def put(self, image: str, access: RegistryAccess, digest: str) -> None:
+        """Remember a digest for a while."""
+        until_ns = monotonic_ns() + IMAGE_DIGESTS_KEPT_S * 10**9
+        with self._lock:
+            self._known[image, access] = digest, until_ns
+            self._known.move_to_end((image, access))
+            if len(self._known) > IMAGE_DIGESTS_KEPT_MAX:
+                self._known.popitem(last=False)
+
+
+def timed(verified: Callable[[], Json], on_verified: OnVerified) -> Callable[[], Json]:
+    """Return what verifies, and tells how long that took and how it ended."""
+
+    def measured() -> Json:
+        begin_ns, word = monotonic_ns(), "failed"
+        try:
+            found = verified()
+            word = "verified"
+        except DependencyError:
+            word = "unavailable"
+            raise
+        finally:
+            on_verified((word,), (monotonic_ns() - begin_ns) / 1e9)
+        return found
+
+    return measured
 
 
 class ServedReview:
@@ -44,8 +95,15 @@ class ServedReview:
         cache: ImageCache | None,
         flights: Flights,
         lock: threading.Lock,
+        digests: Digests | None = None,
+        on_verified: OnVerified = lambda _labels, _seconds: None,
     ) -> None:
-        """``flights`` and ``lock``: shared by the reviews of this process."""
+        """``flights`` and ``lock``: shared by the reviews of this process.
+
+        ``digests``: for scans, which need not resolve each tag for each object.
+        """
+        self._kept = digests
+        self._on_verified = on_verified
         self._review = review
         self._cache = cache
         self._flights = flights
@@ -58,6 +116,10 @@ class ServedReview:
         its failure. Raises: ExpressionFailed, DependencyError.
         """
         known = self._review.known_digest(image, access)
+        if not known and self._kept is not None and "@" not in image:
+            known = self._kept.get(image, access)
+            if known:
+                self._review.keep_digest(image, access, known)
         if known or "@" in image:
             return known or self._review.digest(image, access, deadline_ns)
         key = (image, access)
@@ -74,6 +136,8 @@ class ServedReview:
         found = ""
         try:
             found = self._review.digest(image, access, deadline_ns)
+            if self._kept is not None:
+                self._kept.put(image, access, found)
         finally:
             with self._lock:
                 del self._flights[key]
@@ -86,7 +150,11 @@ class ServedReview:
         def verified() -> Json:
             return self._review.verify(asked, deadline_ns)
 
-        return str(self._once("signature", asked, deadline_ns, verified))
+        return str(
+            self._once(
+                "signature", asked, deadline_ns, timed(verified, self._on_verified)
+            )
+        )
 
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
@@ -97,7 +165,7 @@ class ServedReview:
             return list(self._review.statements(asked, deadline_ns))
 
         found: list[dict[str, Json]] = self._once(
-            "statements", asked, deadline_ns, verified
+            "statements", asked, deadline_ns, timed(verified, self._on_verified)
         )
         return found
 
@@ -116,18 +184,7 @@ class ServedReview:
         key = self._key(kind, asked, deadline_ns) if cache and asked.use_cache else None
         if cache is None or key is None:
             return verified()
-        found = cache.get(key)
-        if found is not None:
-            return found
-        with cache.flight(key, deadline_ns):
-            # Another one may have verified it in the meantime.
-            found = cache.get(key)
-            if found is None:
-                self._review.valid_s()
-                found = verified()
-                # SAFETY: nothing is kept past the end of its certificates.
-                cache.put(key, found, self._review.valid_s())
-        return found
+        return cache.once(key, deadline_ns, verified, self._review.valid_s)
 
     def _key(self, kind: str, asked: SignatureQuery, deadline_ns: int) -> bytes | None:
         """Return the key of a result, None if there is no digest to bind it to."""
@@ -161,13 +218,16 @@ class ServedImageData:
         self,
         client: Callable[[RegistryAccess], Client],
         until_ns: Callable[[int], int],
+        access: RegistryAccess = NO_ACCESS,
     ) -> None:
+        """``access``: with which each registry is read."""
         self._client = client
         self._until_ns = until_ns
+        self._access = access
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
         """Return the value. Raises: ExpressionFailed, DependencyError."""
-        client = self._client(RegistryAccess())
+        client = self._client(self._access)
         try:
             return image_data(client, reference, self._until_ns(deadline_ns))
         except RequestInvalid as error:

@@ -9,12 +9,10 @@ A tag is resolved once per review; what is verified and what is written into the
 is that digest.
 """
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from math import inf
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +37,7 @@ from kyverno_mp.images.sigstore.log_search import Send, search_log
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor_entry import Signed
 from kyverno_mp.images.terms import NoTrustRoot, TrustRoot, terms_of
+from kyverno_mp.images.validity import Validity
 from kyverno_mp.program.ports import RegistryAccess, SignatureQuery
 from kyverno_mp.registry.client import Client
 from kyverno_mp.registry.reference import Reference
@@ -50,12 +49,6 @@ if TYPE_CHECKING:
 
 _NOTARY: Final = "Notary"
 _BUNDLE: Final = "SigstoreBundle"
-
-
-class _Held(threading.local):
-    """When the certificates end of what one thread has verified."""
-
-    end: datetime | None = None
 
 
 class ImageReview:
@@ -92,24 +85,13 @@ class ImageReview:
         ] = {}
         self._helpers = helpers
         self._providers = providers
-        self._held = _Held()
+        self._valid = Validity(now)
+        self.valid_s = self._valid.take_s
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
         """Run the parts, several at once if there are helpers."""
         if self._helpers is not None:
             self._helpers.run(parts, self._deadline_ns(deadline_ns))
-
-    def valid_s(self) -> float:
-        """Return how long the results of this thread since the last call are valid.
-
-        SAFETY: another thread's certificates are not those of this result.
-        """
-        end, self._held.end = self._held.end, None
-        return inf if end is None else (end - self._now()).total_seconds()
-
-    def _hold(self, end: datetime) -> None:
-        held = self._held
-        held.end = end if held.end is None else min(end, held.end)
 
     def digest(self, image: str, access: RegistryAccess, deadline_ns: int) -> str:
         """Return the digest, resolved once, also if that fails.
@@ -246,7 +228,7 @@ class ImageReview:
         key = referenced_key(asked.key, self._providers, until_ns)
         asked = asked._replace(key=key)
         terms = terms_of(asked, self._trust, self._now(), until_ns, search, tick)
-        return replace(terms, hold=self._hold)
+        return replace(terms, hold=self._valid.hold)
 
     def _bundles(
         self, asked: SignatureQuery, deadline_ns: int
@@ -297,7 +279,7 @@ class ImageReview:
         trusted = load_trusted(asked.certificate, asked.chain)
         artifacts = Artifacts(self._client(asked.access))
         until = self._deadline_ns(deadline_ns)
-        return NotaryReader(artifacts, trusted, self._now(), until, self._hold)
+        return NotaryReader(artifacts, trusted, self._now(), until, self._valid.hold)
 
     def _described(
         self, place: Reference, asked: SignatureQuery, deadline_ns: int

@@ -310,6 +310,8 @@ class CelPorts(NamedTuple):
     services: "HttpPort | None" = None
     own_resources: "ResourcePort | None" = None
     """For namespaced policies in place of ``resources``: with what they may do."""
+    own_images: "ImagePort | None" = None
+    """For namespaced policies in place of ``images``: without our credentials."""
     namespaces: NamespaceObjects | None = None
     generator: "GeneratorPort | None" = None
     types: KindTypes | None = None

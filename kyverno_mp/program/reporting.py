@@ -13,7 +13,7 @@ from typing import Final
 
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.program import result
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.result import PolicyResponse, RuleResult
 
 VALIDATE: Final = "validate"
 MUTATE: Final = "mutate"
@@ -29,6 +29,24 @@ _WORDS: Final = {
     result.ERROR: "error",
     result.SKIP: "skip",
 }
+
+
+_FIRST: Final = (result.FAIL, result.ERROR, result.WARNING, result.PASS, result.SKIP)
+
+
+def decisive(results: Iterable[RuleResult]) -> list[RuleResult]:
+    """Return one result of each rule: the first of the worst.
+
+    A rule about images has one for each image, and a report has one row for each rule.
+    KYVERNO: the row is that of the first image, which hides that another one failed
+    (docs/differences.md).
+    """
+    found: dict[str, RuleResult] = {}
+    for one in results:
+        known = found.get(one.rule)
+        if known is None or _FIRST.index(one.status) < _FIRST.index(known.status):
+            found[one.rule] = one
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)

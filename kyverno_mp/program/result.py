@@ -48,6 +48,8 @@ class RuleResult:
     """The objects that a generate rule made."""
     warns: bool = False
     """The requester is warned, whatever the status."""
+    reasons: tuple[str, ...] = ()
+    """Why attestors of an ImageValidatingPolicy did not count."""
 
 
 @dataclass(slots=True)

@@ -130,13 +130,13 @@ def _link_cel(ir: RuleIR, validate: ValidateIR) -> "CelBody | None":
     return CelBody(ir.name, validate.cel, ir.cel_preconditions)
 
 
-def _link_image_check(ir: RuleIR) -> "ImageCheckBody | None":
+def _link_image_check(policy: PolicyIR, ir: RuleIR) -> "ImageCheckBody | None":
     """Return the body of a verifyImages rule in the validate stage."""
     if ir.verify_images is None:
         return None
     from kyverno_mp.program.images.outcomes import ImageCheckBody
 
-    return ImageCheckBody(ir.verify_images)
+    return ImageCheckBody(ir.verify_images, is_tenants=bool(policy.namespace))
 
 
 def evaluated_object(request: Request) -> dict[str, Json] | None:
@@ -185,7 +185,7 @@ class LinkedRule:
         self.matches = self._gate.matches
         self._cel = _link_cel(ir, self.validate)
         self._pod_security = _link_pod_security(ir.name, self.validate)
-        self._image_check = _link_image_check(ir)
+        self._image_check = _link_image_check(policy, ir)
         self.effects = ir.effects if self._image_check is None else check_effects(ir)
         """What may wait in this stage: a check of images reads no registry."""
         self.body: _Body = (

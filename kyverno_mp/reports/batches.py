@@ -30,6 +30,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Of the MutatingPolicies, likewise."""
     only: tuple[bytes, ...] | None = None
     """The keys of the rules to evaluate, all of a policy or none; None = all rules."""
+    image_generation: int = 0
+    """Of the ImageValidatingPolicies, likewise."""
 
 
 class Evaluated(msgspec.Struct, frozen=True, array_like=True):
@@ -48,6 +50,8 @@ class Evaluated(msgspec.Struct, frozen=True, array_like=True):
     problem: str = ""
     exceptions: tuple[tuple[bytes, tuple[str, ...]], ...] = ()
     waiting: tuple[bytes, ...] = ()
+    is_outage: bool = False
+    """Rows are errors because a registry could not be read; they are tried again."""
 
     def changed_from(self, before: bytes) -> list[int]:
         """Return which rows are not among those with fingerprints ``before``."""
@@ -64,6 +68,10 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
     generation: int
     objects: tuple[Evaluated, ...]
+    image_generation: int = 0
+    """Of the ImageValidatingPolicies, 0: they were not asked."""
+    counts: tuple[tuple[str, tuple[str, ...], int], ...] = ()
+    """What the evaluator counted meanwhile: the name of a family, labels, number."""
 
 
 ENCODER: Final = msgspec.msgpack.Encoder()

@@ -81,9 +81,13 @@ class Item(msgspec.Struct, frozen=True):
 class Feed:
     """Objects by source, in order of arrival; any thread may call it."""
 
-    def __init__(self, sharers: int = 1) -> None:
-        """``sharers``: how many threads take batches."""
+    def __init__(self, sharers: int = 1, batch_objects: int = 0) -> None:
+        """``sharers``: how many threads take batches.
+
+        ``batch_objects``: how many objects a batch has at most, 0 = usual.
+        """
         self._sharers = sharers
+        self._batch_objects = batch_objects
         self._changed = threading.Condition()
         self._waiting: dict[int, dict[Key, Item]] = {}
         """By the id of the source: a batch has objects of one kind."""
@@ -155,7 +159,8 @@ class Feed:
         same = self._waiting.pop(source)
         # The reports of a batch are written one after the other: a few objects that
         # one thread took would wait for each other, while the other threads are idle.
-        most = min(REPORTS_BATCH_OBJECTS, -(-self._count // self._sharers))
+        largest = self._batch_objects or REPORTS_BATCH_OBJECTS
+        most = min(largest, -(-self._count // self._sharers))
         taken: list[Item] = []
         size = 0
         while same and len(taken) < most:

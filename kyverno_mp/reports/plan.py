@@ -13,13 +13,14 @@ Rows of rules that are not in force are removed.
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from kyverno_mp.expr.effects import EFFECT_PURE
+from kyverno_mp.expr.effects import EFFECT_PURE, EFFECT_REGISTRY
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.match import FilterIR, KindIR
 from kyverno_mp.ir.rules import PolicyIR, RuleIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
@@ -49,6 +50,7 @@ from kyverno_mp.values.kubernetes.kinds import KindSelector
 from kyverno_mp.values.wildcard import matches
 
 _DIGEST_BYTES: Final = 16
+AnyCelIR: TypeAlias = ValidatingPolicyIR | MutatingPolicyIR | ImageValidatingPolicyIR
 
 
 class Named(NamedTuple):
@@ -118,12 +120,14 @@ class Plan(msgspec.Struct, frozen=True):
     """Those of ``rules`` that are policies of the API server itself."""
     derived: frozenset[bytes] = frozenset()
     """Keys, as in reports/fingerprints.py, of the rules that a scan derives."""
-    live: frozenset[bytes] = frozenset()
+    live: Container[bytes] = frozenset()
     """Keys of all rules in force that are reported."""
     unknown: frozenset[str] = frozenset()
     """Sources of rows whose policies cannot be read now: their rows stay."""
     references: Mapping[tuple[str, str], Reference] = {}
     """The policies that are scanned, by source and policy of a row."""
+    images: "Plan | None" = None
+    """That of the rules about images, which are scanned apart; None: none are."""
     places: Mapping[bytes, Place] = {}
     """Where rows belong, by key; those of CEL do not tell the names of their rules."""
 
@@ -144,9 +148,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     def documents_of(self, resource: Resource) -> tuple[bytes, ...]:
         """Return the admission policies that an evaluator needs for a resource."""
-        return tuple(
-            rule.document for rule in self.admission if rule.may_match(resource)
-        )
+        return tuple(one.document for one in self.admission if one.may_match(resource))
 
     @property
     def named(self) -> frozenset[Named]:
@@ -203,16 +205,12 @@ def plan_of(
         live.add(key)
         places[key] = policy.key, rule.name, KYVERNO
         if is_scanned(policy, rule, wanted):
-            scanned.append(_scanned(policy, rule, key))
+            scanned.append(scanned_rule(policy, rule, key))
             references[KYVERNO, policy.key] = scanned[-1].policy
             if rule.name not in policy.review_rules:
                 derived.add(key)
     of_cel = (
-        (
-            VALIDATING,
-            in_cel.validating,
-            _validating_rules(in_cel.validating, wanted),
-        ),
+        (VALIDATING, in_cel.validating, _validating_rules(in_cel.validating, wanted)),
         (MUTATING, in_cel.mutating, _mutating_rules(in_cel.mutating, wanted)),
     )
     for source, known, rules in of_cel:
@@ -222,7 +220,7 @@ def plan_of(
             live.add(one.key)
             if is_on:
                 scanned.append(one)
-                references[source, _name_of(one.policy)] = one.policy
+                references[source, name_of(one.policy)] = one.policy
             if is_own:
                 derived.add(one.key)
     for source, keys in unscanned_keys(in_cel.generating, in_cel.images):
@@ -247,7 +245,8 @@ def plan_of(
     )
 
 
-def _name_of(policy: Reference) -> str:
+def name_of(policy: Reference) -> str:
+    """Return the policy as a row names it."""
     return "/".join(filter(None, (policy.namespace, policy.name)))
 
 
@@ -298,7 +297,7 @@ def is_scanned_policy(ir: ValidatingPolicyIR, types: frozenset[str]) -> bool:
     return VALIDATE in types and is_scanned_cel(ir)
 
 
-def scanned_policy(ir: ValidatingPolicyIR | MutatingPolicyIR) -> ScannedRule:
+def scanned_policy(ir: AnyCelIR) -> ScannedRule:
     """Return a policy in CEL as a rule of the plan."""
     policy = ir.policy
     given = [one.constraints for one in ir.bodies if one.constraints is not None]
@@ -308,7 +307,7 @@ def scanned_policy(ir: ValidatingPolicyIR | MutatingPolicyIR) -> ScannedRule:
         digest=_digest_of(ir),
         # ``namespaceObject`` is at hand everywhere.
         reads_labels=True,
-        reads_data=ir.effects != EFFECT_PURE,
+        reads_data=ir.effects & ~EFFECT_REGISTRY != EFFECT_PURE,
         named=tuple(
             dict.fromkeys(
                 Named(group, version, resource)
@@ -343,7 +342,8 @@ def names(kind: KindIR, resource: Resource) -> bool:
     )
 
 
-def _scanned(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
+def scanned_rule(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
+    """Return a rule as one of the plan."""
     blocks = [rule.match, *(one.match for one in rule.exceptions)]
     if rule.exclude is not None:
         blocks.append(rule.exclude)
@@ -355,7 +355,7 @@ def _scanned(policy: PolicyIR, rule: RuleIR, key: bytes) -> ScannedRule:
         ),
         digest=_digest(policy, rule),
         reads_labels=_reads_labels(filters, rule),
-        reads_data=rule.effects != EFFECT_PURE,
+        reads_data=rule.effects & ~EFFECT_REGISTRY != EFFECT_PURE,
         key=key,
         policy=Reference(
             POLICY_VERSION, policy.kind, policy.name, policy.namespace, policy.uid
@@ -381,7 +381,7 @@ def _digest(policy: PolicyIR, rule: RuleIR) -> bytes:
     return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
 
 
-def _digest_of(ir: ValidatingPolicyIR | MutatingPolicyIR) -> bytes:
+def _digest_of(ir: AnyCelIR) -> bytes:
     policy = ir.policy
     shown = (
         *(policy.kind, policy.key, policy.background, policy.admission),

@@ -14,46 +14,35 @@ The threads, and what each writes:
     review-*     merges what reviews found
 """
 
-import logging
 import threading
 import time
-from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
-from kyverno_mp.errors import DependencyError, KubeNotFound, LeaseLost
+from kyverno_mp.errors import LeaseLost
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.kube.rest import Call
-from kyverno_mp.limits import (
-    REPORTS_POLICIES_BYTES_MAX,
-    REPORTS_RETRIES_MAX,
-    REPORTS_WATCHES_MAX,
-)
-from kyverno_mp.queues.work_queue import Backoff, WorkQueue
-from kyverno_mp.reports.batches import Evaluated
-from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.limits import REPORTS_POLICIES_BYTES_MAX, REPORTS_WATCHES_MAX
+from kyverno_mp.reports.feed import Feed
 from kyverno_mp.reports.merging import Merging
 from kyverno_mp.reports.objects import OPEN_REPORTS, POLICY_REPORTS
 from kyverno_mp.reports.plan import Plan
 from kyverno_mp.reports.scan.coordinator import Scan
-from kyverno_mp.reports.scan.dependencies import ReportsDependencies
-from kyverno_mp.reports.scan.dispatch import NAME, Dispatch
+from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsDependencies
 from kyverno_mp.reports.scan.events import ScanEvents
+from kyverno_mp.reports.scan.image_lane import ImageScan
+from kyverno_mp.reports.scan.lane import Lane
 from kyverno_mp.reports.stored import StoredReports
-from kyverno_mp.reports.writer import Applied, Writer
+from kyverno_mp.reports.writer import Writer
 from kyverno_mp.telemetry.families import (
-    DEFECTS,
-    REPORTS_DROPPED,
+    REPORTS_IMAGES_WAITING,
     REPORTS_LEFT_OUT,
     REPORTS_OBJECTS,
-    REPORTS_STALENESS,
     REPORTS_WAITING,
     REPORTS_WRITES,
 )
 
-_log = logging.getLogger(__name__)
-_BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _WRITERS: Final = 6
 """Writes under way: each waits for the API server most of its time."""
 _TICK_S: Final = 0.5
@@ -86,18 +75,6 @@ def _failing(informers: Sequence[Informer[T]]) -> list[str]:
     ]
 
 
-class _Failed(NamedTuple):
-    group: str
-    plural: str
-    namespace: str
-    name: str
-
-
-def _failed(item: Item) -> _Failed:
-    resource = item.source.resource
-    return _Failed(resource.group, resource.plural, *item.key)
-
-
 class Reports:
     """The parts of one term as lease holder, and their threads."""
 
@@ -116,30 +93,28 @@ class Reports:
             self._count_write,
             stores=settings.reports_store and settings.reports_aggregate,
         )
-        self.scan = Scan(dependencies, self.feed, self.writer, self.stored)
-        self._outdated: dict[_Failed, tuple[float, bool]] = {}
-        """Since when reports are outdated that could not be written, and whether their
-        object changed."""
-        self.retries: WorkQueue[_Failed] = WorkQueue(
-            depth_max=REPORTS_RETRIES_MAX,
-            backoff=_BACKOFF,
-            clock_s=clock.monotonic_s,
-        )
         self.events = ScanEvents(
             dependencies.events,
             dependencies.metrics,
             dependencies.successes,
             clock.monotonic_s,
         )
-        self.dispatch = Dispatch(
-            self.feed,
-            dependencies.evaluators,
-            self.writer,
-            self._plan,
-            dependencies.metrics,
-            self,
-            clock_s=clock.monotonic_s,
+        self.scan = Scan(dependencies, self.feed, self.writer, self.stored)
+        self.lane = self._lane(
+            self.feed, self.scan, dependencies.evaluators, self._plan
         )
+        self.dispatch, self.feed_due = self.lane.dispatch, self.lane.feed_due
+        self.images: Lane | None = None
+        """The lane of rules about images, None if nobody evaluates them."""
+        if dependencies.image_evaluators is not None:
+            feed = Feed(sharers=_WRITERS, batch_objects=1)
+            self.images = self._lane(
+                feed,
+                ImageScan(dependencies, feed, self.scan),
+                dependencies.image_evaluators,
+                lambda: self.scan.plan.images or Plan(),
+            )
+        self._lanes = [self.lane] + ([self.images] if self.images else [])
         self.merging = Merging(
             dependencies,
             Objects(dependencies.client, self._guard),
@@ -147,19 +122,35 @@ class Reports:
             self._plan,
             self._uid_of,
         )
-        works = [("scan", self._scan), ("retry", self._feed_retries)]
-        works += [(f"reports-{n}", self._dispatch) for n in range(_WRITERS)]
-        self._threads = [
-            threading.Thread(target=work, name=name, daemon=True)
-            for name, work in works
-        ]
+
+    def _lane(
+        self,
+        feed: Feed,
+        scan: Scan | ImageScan,
+        evaluators: Evaluators,
+        plan: Callable[[], Plan],
+    ) -> Lane:
+        is_main = scan is self.scan
+        return Lane(
+            self._dependencies,
+            feed,
+            scan,
+            evaluators=evaluators,
+            writer=self.writer,
+            stored=self.stored,
+            plan=plan,
+            events=self.events,
+            threads=_WRITERS,
+            name="reports" if is_main else "images",
+            is_observed=is_main,
+        )
 
     def start(self) -> None:
         """Start all threads."""
         for informer in self.stored.informers:
             informer.start()
-        for thread in self._threads:
-            thread.start()
+        for lane in self._lanes:
+            lane.start()
         if self._merges:
             self.merging.start()
 
@@ -174,18 +165,21 @@ class Reports:
         self._stopping.set()
         if self._merges:
             self.merging.stop()
-        self.feed.close()
-        self.retries.shut_down(drain=False)
-        self.scan.stop()
+        for lane in self._lanes:
+            lane.stop()
         for informer in self.stored.informers:
             informer.stop()
         end_s = time.monotonic() + _STOP_S
-        for thread in self._threads:
-            thread.join(max(0.0, end_s - time.monotonic()))
+        for lane in self._lanes:
+            lane.join(end_s)
 
     def problems(self) -> list[str]:
         """Return the current problems."""
-        watches = [one.watch.informer for one in list(self.scan.resources.values())]
+        watches = [
+            one.watch.informer
+            for lane in self._lanes
+            for one in list(lane.scan.resources.values())
+        ]
         found = [*_failing(self.stored.informers), *_failing(watches)]
         found += _failing(self.scan.admission.informers)
         if self.scan.admission.left_out:
@@ -195,82 +189,24 @@ class Reports:
             )
         if self._merges:
             found += _failing([self.merging.results.informer])
-        if self.scan.left_out:
+        left_out = max(lane.scan.left_out for lane in self._lanes)
+        if left_out:
             found.append(
-                f"{self.scan.left_out} kinds above the limit of {REPORTS_WATCHES_MAX}"
+                f"{left_out} kinds above the limit of {REPORTS_WATCHES_MAX}"
                 " are not scanned"
             )
-        return [*found, self.scan.problem] if self.scan.problem else found
+        return found + [one.scan.problem for one in self._lanes if one.scan.problem]
 
     def hold_gauges(self) -> None:
         """Set the gauges."""
         metrics = self._dependencies.metrics
         metrics.hold(REPORTS_WAITING, (), float(self.feed.pending))
+        if self.images is not None:
+            waiting = self.images.feed.pending + self.images.retries.known_count
+            metrics.hold(REPORTS_IMAGES_WAITING, (), float(waiting))
         for one in list(self.scan.resources.values()):
             labels = (one.resource.plural,)
             metrics.hold(REPORTS_OBJECTS, labels, float(len(one.watch)))
-
-    def failed(self, item: Item) -> None:
-        """Feed an object once more after a pause, which grows while it fails."""
-        key = _failed(item)
-        since = self._outdated.get(key)
-        if since is not None or len(self._outdated) < REPORTS_RETRIES_MAX:
-            found = (item.since_s, item.is_change)
-            self._outdated[key] = found if since is None else min(since, found)
-        dropped = self.retries.dropped
-        self.retries.retry(key)
-        if self.retries.dropped != dropped:
-            self._dependencies.metrics.count(REPORTS_DROPPED, ())
-
-    def found(
-        self, item: Item, applied: Applied, evaluated: Evaluated, plan: Plan
-    ) -> None:
-        """Submit the Events of rows that changed."""
-        self.events.tell(item.subject, applied, evaluated, plan)
-
-    def succeeded(self, item: Item, *, is_written: bool) -> None:
-        """Forget how often an object failed; observe how old its report was."""
-        key = _failed(item)
-        self.retries.forget(key)
-        found = (item.since_s, item.is_change)
-        since_s, is_change = min(found, self._outdated.pop(key, found))
-        if is_written:
-            cause = "object" if is_change else "scan"
-            age_s = self._dependencies.clock.monotonic_s() - since_s
-            metrics = self._dependencies.metrics
-            metrics.observe(REPORTS_STALENESS, (cause,), max(0.0, age_s))
-
-    def feed_due(self, timeout_s: float | None = 0) -> bool:
-        """Feed the next object that failed and is due; False when none is."""
-        key = self.retries.get(timeout_s)
-        if key is None:
-            return False
-        try:
-            self._read(key)
-        except DependencyError as error:
-            _log.warning(error.message)
-            self.retries.retry(key)
-        finally:
-            self.retries.done(key)
-        return True
-
-    def _read(self, key: "_Failed") -> None:
-        """Read and feed an object, unless it is gone. Raises: DependencyError."""
-        one = self.scan.resources.get((key.group, key.plural))
-        if one is None:
-            self._outdated.pop(key, None)
-            return
-        path = one.resource.object((key.namespace, key.name))
-        try:
-            raw = self._dependencies.client.call(Call(method="GET", path=path))
-        except KubeNotFound:
-            self._outdated.pop(key, None)
-            return
-        one.watch.evaluate(raw, self._dependencies.clock.monotonic_s())
-
-    def _feed_retries(self) -> None:
-        while self.feed_due(timeout_s=None):
-            pass
 
     def _plan(self) -> Plan:
         return self.scan.plan
@@ -279,24 +215,6 @@ class Reports:
         one = self.scan.resources.get((resource.group, resource.plural))
         known = None if one is None else one.watch.get(key)
         return None if known is None else known.uid
-
-    def _scan(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                self.scan.tick()
-            except LeaseLost:
-                _log.info("the lease is lost")
-            except Exception:  # noqa: BLE001 - a dead thread would stop the pool
-                _log.exception("unexpected error in a scan, trying again")
-                self._dependencies.metrics.count(DEFECTS, (NAME,))
-            self._stopping.wait(_TICK_S)
-
-    def _dispatch(self) -> None:
-        # Without the stored reports, each object would cost a call.
-        while not self.stored.synced:
-            if self._stopping.wait(_TICK_S / 10):
-                return
-        self.dispatch.work()
 
     def _guard(self) -> None:
         if self._stopping.is_set() or not self._dependencies.holds_lease():

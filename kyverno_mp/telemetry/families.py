@@ -467,6 +467,13 @@ REPORTS_WAITING: Final = Family(
     (),
     "Objects that wait for an evaluator or for their report.",
 )
+REPORTS_IMAGES_WAITING: Final = Family(
+    "kyverno_mp_reports_images_waiting",
+    "gauge",
+    (),
+    "Objects whose images wait to be verified by a scan, also those that are tried"
+    " again because a registry could not be read.",
+)
 REPORTS_OBJECTS: Final = Family(
     "kyverno_mp_reports_objects",
     "gauge",
@@ -536,6 +543,17 @@ IMAGE_CACHE: Final = Family(
     "Uses of the pod's cache of verified images: hit, miss, stored, evicted, too_large"
     " (not stored), failed (a file could not be read or written).",
 )
+IMAGE_VERIFICATIONS: Final = Family(
+    "kyverno_mp_image_verification_seconds",
+    "histogram",
+    ("result",),
+    "Time to verify what one attestor says about one image, in seconds, where the cache"
+    " had no result, by result: verified, failed, unavailable (a registry or a log gave"
+    " no answer in time).",
+    counted_as="kyverno_mp_image_verifications_total",
+    counted_text="Number of verifications of images.",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
 REGISTRY_CALLS: Final = Family(
     "kyverno_mp_registry_calls_total",
     "counter",
@@ -566,6 +584,7 @@ RECORDED: Final = (
     IMAGE_POLICY_RESULTS,
     GC_PAUSES,
     *(IMAGE_CACHE, REGISTRY_CALLS),
+    *(REPORTS_IMAGES_WAITING, IMAGE_VERIFICATIONS),
 )
 """Families that processes write into their pages; the order is part of the layout."""
 

@@ -13,6 +13,26 @@ _KEPT_MAX: Final = 4096
 Labels = tuple[str, ...]
 
 
+class Timings:
+    """Observations of one histogram."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._observed: list[tuple[Labels, float]] = []
+
+    def add(self, labels: Labels, seconds: float) -> None:
+        """Keep one; when the table is full, it is left out."""
+        with self._lock:
+            if len(self._observed) < _KEPT_MAX:
+                self._observed.append((labels, seconds))
+
+    def drain(self) -> list[tuple[Labels, float]]:
+        """Return the observations since the last drain."""
+        with self._lock:
+            observed, self._observed = self._observed, []
+        return observed
+
+
 class Tally:
     """Counts of one family; a count costs less than a microsecond."""
 

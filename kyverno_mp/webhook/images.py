@@ -20,22 +20,30 @@ from kyverno_mp import __version__
 from kyverno_mp.egress.addresses import read_rules
 from kyverno_mp.egress.hosts import resolve_host
 from kyverno_mp.egress.logs import open_logs, tenants_rules
+from kyverno_mp.egress.outages import RememberedOutages
 from kyverno_mp.egress.registries import RegistryTransport
 from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
 from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.cache import CacheOptions, ImageCache
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
+from kyverno_mp.images.metadata import RegistryMetadata
 from kyverno_mp.images.network import log_sender, mirror_reader
+from kyverno_mp.images.policies.cached import CachedPolicyReview
 from kyverno_mp.images.policies.review import PolicyReader
 from kyverno_mp.images.policies.trust import PolicyTrust
-from kyverno_mp.images.serving import Flights, ServedImageData, ServedReview
+from kyverno_mp.images.serving import Digests, Flights, ServedImageData, ServedReview
 from kyverno_mp.images.sigstore.own_root import trust_root
 from kyverno_mp.images.sigstore.trust_root import Fetch
 from kyverno_mp.images.verifier import ImageReview
-from kyverno_mp.limits import IMAGES_AT_ONCE_MAX
+from kyverno_mp.limits import IMAGE_SCAN_READ_S, IMAGES_AT_ONCE_MAX
 from kyverno_mp.program.image_policies.ports import PolicyImages
-from kyverno_mp.program.ports import Images, ReviewedImages, SignedManifests
+from kyverno_mp.program.ports import (
+    Images,
+    RegistryAccess,
+    ReviewedImages,
+    SignedManifests,
+)
 from kyverno_mp.registry.credentials import DockerConfig
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
@@ -51,26 +59,34 @@ class ServedImages:
 
     ``begin`` begins one review; ``data``: for imageRegistry entries; ``manifests``: for
     rules with ``validate.manifests``; ``policies`` begins one review of
-    ImageValidatingPolicies.
+    ImageValidatingPolicies; ``metadata``: for ``image.getMetadata`` in CEL,
+    ``own_metadata`` in namespaced policies.
     """
 
     begin: Callable[[], ReviewedImages]
     data: Images
     manifests: SignedManifests
     policies: Callable[[], PolicyImages]
+    metadata: RegistryMetadata
+    own_metadata: RegistryMetadata
 
 
-def served_images(
+def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     settings: Settings,
     folder: Path | None,
     read_secret: ReadSecret | None,
-    on_cache: Callable[[Labels], None],
-    on_call: Callable[[Labels], None],
+    on_cache: Callable[[Labels], None] = lambda _labels: None,
+    on_call: Callable[[Labels], None] = lambda _labels: None,
+    on_verified: Callable[[Labels, float], None] = lambda _labels, _seconds: None,
+    *,
+    is_scan: bool = False,
 ) -> ServedImages:
     """Return the ports. Raises: SettingInvalid.
 
     ``folder`` None: results are not kept. ``on_cache`` and ``on_call`` get labels of
-    metrics, in any thread.
+    metrics, in any thread, ``on_verified`` also the seconds. ``is_scan``: for many
+    objects for which nobody waits, so a registry that gives no answer is not called
+    again at once.
     """
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
@@ -81,6 +97,9 @@ def served_images(
         settings.image_threads,
         helpers.is_current,
     )
+    send_call = RememberedOutages(transport) if is_scan else transport
+    until = _until_soon if is_scan else _until
+    digests = Digests() if is_scan else None
     home = Path(environment().get("HOME") or "/")
     docker = environment().get("DOCKER_CONFIG")
     clients = ServedClients(
@@ -90,7 +109,7 @@ def served_images(
             helpers=_listed(settings.registry_credential_helpers),
             insecure=settings.allow_insecure_registry,
         ),
-        transport,
+        send_call,
         _user_agent(),
         read_secret,
         DockerConfig(Path(docker) if docker else home / ".docker"),
@@ -132,34 +151,50 @@ def served_images(
         review = ImageReview(
             clients,
             lambda: datetime.now(UTC),
-            _until,
+            until,
             trust=trust,
             send=send,
             tenants_send=tenants_send,
             helpers=helpers,
         )
-        return ServedReview(review, cache, flights, lock)
+        return ServedReview(review, cache, flights, lock, digests, on_verified)
 
+    by_policy = for_policies(clients, settings, send_call, agent)
     policies = PolicyReader(
-        client=for_policies(clients, settings, transport, agent),
+        client=by_policy,
         now=lambda: datetime.now(UTC),
-        until=_until,
+        until=until,
         trust=PolicyTrust(
             trust, mirror_reader(logs, agent), mirror_reader(tenants_logs, agent)
         ),
         send=send,
         tenants_send=tenants_send,
+        helpers=helpers,
     )
+
+    def begin_policies() -> PolicyImages:
+        return CachedPolicyReview(policies.begin(), cache, on_verified)
+
+    data = ServedImageData(clients, until)
+    # SAFETY: the author of a namespaced policy sees what is read.
+    own_data = ServedImageData(by_policy, until, RegistryAccess(is_tenants=True))
     return ServedImages(
         begin,
-        ServedImageData(clients, _until),
-        ManifestVerifier(trust, _until),
-        policies.begin,
+        data,
+        ManifestVerifier(trust, until),
+        begin_policies,
+        RegistryMetadata(data),
+        RegistryMetadata(own_data),
     )
 
 
 def _until(deadline_ns: int) -> int:
     return deadline_ns or time.monotonic_ns() + _READ_NS_MAX
+
+
+def _until_soon(deadline_ns: int) -> int:
+    soon_ns = time.monotonic_ns() + IMAGE_SCAN_READ_S * 10**9
+    return min(deadline_ns, soon_ns) if deadline_ns else soon_ns
 
 
 def _listed(text: str) -> tuple[str, ...]:

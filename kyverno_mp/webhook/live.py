@@ -117,13 +117,15 @@ def live_ports(
             namespaces=namespaces,
             types=LiveTypes(schemas),
         ),
-        read_secret=_secrets_of(client, namespace),
+        read_secret=secrets_of(client, namespace),
         view=view,
         top_kind=_top_kind_of(known),
     )
 
 
-def _secrets_of(client: Client, namespace: str) -> ReadSecret:
+def secrets_of(client: Client, namespace: str) -> ReadSecret:
+    """Return what reads Secrets of our namespace."""
+
     def read_secret(name: str) -> Json | None:
         deadline_ns = time.monotonic_ns() + _SECRET_NS_MAX
         try:

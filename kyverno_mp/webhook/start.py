@@ -77,6 +77,7 @@ from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.telemetry.families import (
     GC_PAUSES,
     IMAGE_CACHE,
+    IMAGE_VERIFICATIONS,
     QUERIES,
     RECORDED_REVIEWS,
     RECORDING_FILES_DELETED,
@@ -84,7 +85,7 @@ from kyverno_mp.telemetry.families import (
 )
 from kyverno_mp.telemetry.page import FACTS, Page, start_ticks
 from kyverno_mp.telemetry.record import Recorder
-from kyverno_mp.telemetry.tally import Tally
+from kyverno_mp.telemetry.tally import Tally, Timings
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.audit.metrics import PageRecords
 from kyverno_mp.webhook.audit.sink import EventOptions, JournalSink, LogSink
@@ -202,8 +203,8 @@ class _Attached:
         self._poll_s = settings.snapshot_poll_ms / 1000
         self._queries = Tally()
         self._deleted = Tally()
-        self._image_cache = Tally()
-        self._registry_calls = Tally()
+        self._image_cache, self._registry_calls = Tally(), Tally()
+        self._verifications = Timings()
         self.recording = recorder_of(settings, lambda: self._deleted.add(()))
         self._counted_by: MetricsConfiguration | None = None
         self._counted_since_s = loop.time()
@@ -252,6 +253,7 @@ class _Attached:
             live.read_secret if live else None,
             self._image_cache.add,
             self._registry_calls.add,
+            self._verifications.add,
         )
         ports = ClusterData(
             config_maps=live.config_maps if live else self.cluster_data,
@@ -271,7 +273,9 @@ class _Attached:
             settings=self.configuration.rule_settings,
             cel=CelPorts(references=self.cluster_data, namespaces=self.cluster_data)
             if live is None
-            else live.cel,
+            else live.cel._replace(
+                images=served.metadata, own_images=served.own_metadata
+            ),
         )
         clock = Clock(now=lambda: datetime.now(UTC), monotonic_ns=time.monotonic_ns)
         engine = Engine(ports, clock, threading.Lock())
@@ -427,6 +431,8 @@ class _Attached:
         ):
             for labels, count in tally.drain().items():
                 self.recorder.series(family).count(labels, float(count))
+        for labels, seconds in self._verifications.drain():
+            self.recorder.series(IMAGE_VERIFICATIONS).observe(labels, seconds)
         for generation, seconds in self._pauses.drain():
             self.recorder.series(GC_PAUSES).observe((generation,), seconds)
         if self.recording is not None:

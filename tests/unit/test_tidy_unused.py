@@ -26,7 +26,6 @@ KEPT = {
     "pool.coordinator.Coordinator.is_working": "the state that tests wait for",
     "pool.evaluators.Evaluators.connected_count": "the state that tests wait for",
     "queues.reconcile.Controllers.work_due": "runs controllers with a turned clock",
-    "queues.work_queue.WorkQueue.known_count": "the number that the bound applies to",
     "reports.scan.dispatch.Dispatch.work_due": "runs the pool with a turned clock",
     "settings.upstream.variable_table": "generates docs/settings.md",
     "webhook.rest._Liveness.on_get": "Falcon calls it",

@@ -19,7 +19,7 @@ from kyverno_mp.values.kubernetes.selector import labels_of
 
 if TYPE_CHECKING:
     from kyverno_mp.cli.sources.payloads import ContextFile
-    from kyverno_mp.expr.cel.outside import HttpPort, HttpRequest
+    from kyverno_mp.expr.cel.outside import HttpPort, HttpRequest, ImagePort
 
 _Key = tuple[str, str]
 _OF_STORED = (
@@ -153,30 +153,6 @@ class GivenImages:
         return found
 
 
-class RegistryMetadata:
-    """Image data from registries, with the names that CEL gives its fields."""
-
-    def __init__(self, images: Images) -> None:
-        self._images = images
-
-    def metadata(self, image: str, deadline_ns: int) -> Json:
-        """Return the data. Raises: ExpressionFailed, DependencyError."""
-        found = self._images.image_data(image, deadline_ns)
-        identifier = str(found["identifier"])
-        is_digest = ":" in identifier
-        return {
-            "image": found["image"],
-            "resolvedImage": found["resolvedImage"],
-            "registry": found["registry"],
-            "repository": found["repository"],
-            "tag": "" if is_digest else identifier,
-            "digest": str(found["resolvedImage"]).rpartition("@")[2],
-            "imageIndex": found.get("manifestList"),
-            "manifest": found["manifest"],
-            "config": found["configData"],
-        }
-
-
 class GeneratedObjects:
     """The objects that policies generate, which nothing creates here.
 
@@ -268,8 +244,14 @@ def simulated_ports(
     objects: Sequence[Json], plurals: Plurals, images: Images | None
 ) -> CelPorts:
     """Return the ports of a run with a simulated cluster."""
+    metadata: ImagePort | None = None
+    if images is not None:
+        # Imported here: a run that reads no registry needs none of it.
+        from kyverno_mp.images.metadata import RegistryMetadata
+
+        metadata = RegistryMetadata(images)
     return CelPorts(
         resources=GivenResources(objects, plurals, is_cluster=True),
-        images=None if images is None else RegistryMetadata(images),
+        images=metadata,
         services=LateServices(),
     )

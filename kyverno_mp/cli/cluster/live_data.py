@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from kyverno_mp.cli.cluster.access import USER_AGENT, Cluster
-from kyverno_mp.cli.cluster.given_cel import RegistryMetadata
 from kyverno_mp.cli.cluster.resources import objects_of
 from kyverno_mp.cli.shell.errors import CommandFailed
 from kyverno_mp.egress.addresses import read_rules
@@ -29,6 +28,7 @@ from kyverno_mp.errors import (
     KubeNotFound,
     NamespaceGone,
 )
+from kyverno_mp.images.metadata import RegistryMetadata
 from kyverno_mp.kube.discovery import Directory
 from kyverno_mp.kube.resource import Resource, core
 from kyverno_mp.kube.rest import Client

@@ -6,6 +6,7 @@ Source: docs/behaviour/images 8 (Notary attestor); Kyverno
 pkg/image/verifiers/ivpol/notary.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -23,9 +24,15 @@ _DOCUMENT_BYTES_MAX: Final = 10_000_000
 
 
 def reader(
-    asked: NotaryQuery, artifacts: Artifacts, now: datetime, until_ns: int
+    asked: NotaryQuery,
+    artifacts: Artifacts,
+    now: datetime,
+    until_ns: int,
+    hold: Callable[[datetime], None] = lambda _at: None,
 ) -> NotaryReader:
     """Return what verifies with the attestor's certificates. Raises: ExpressionFailed.
+
+    ``hold`` gets the time until which a verified signature is valid.
 
     KYVERNO: with certificates of time authorities, a timestamp is needed.
     """
@@ -34,6 +41,7 @@ def reader(
         load_trusted(asked.certificates, ""),
         now,
         until_ns,
+        hold,
         stamping=_stamping(asked.stamping),
     )
 

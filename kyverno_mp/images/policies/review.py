@@ -9,6 +9,7 @@ extensions/imagedataloader.
 A tag is resolved once per review, and all that is verified is about that digest.
 """
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from kyverno_mp.errors import (
     RegistryUnavailable,
 )
 from kyverno_mp.images.artifacts import Artifacts, Descriptor, json_object
+from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.bundles.bundle import Bundle, parse
 from kyverno_mp.images.bundles.verify import Demands, check_bundle, statement_of
 from kyverno_mp.images.cosign import verified_payloads, verified_statements
@@ -41,6 +43,7 @@ from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.images.sigstore.log_search import Send, search_log
 from kyverno_mp.images.sigstore.proof import Layer, Terms
 from kyverno_mp.images.sigstore.rekor_entry import Signed
+from kyverno_mp.images.validity import Validity
 from kyverno_mp.limits import IMAGE_POLICY_BYTES_MAX
 from kyverno_mp.program.image_policies.ports import (
     AttestorQuery,
@@ -71,6 +74,8 @@ class PolicyReader:
     trust: PolicyTrust
     send: Send | None = None
     tenants_send: Send | None = None
+    helpers: Helpers | None = None
+    """Read several images of a review at once; None: one after the other."""
 
     def begin(self) -> "PolicyReview":
         """Begin a review."""
@@ -84,6 +89,20 @@ class PolicyReview:
         self._reader = reader
         self._images: dict[ImageQuery, ReadImage | Error] = {}
         self._bytes_left = IMAGE_POLICY_BYTES_MAX
+        self._lock = threading.Lock()
+        self._valid = Validity(reader.now)
+        self.valid_s = self._valid.take_s
+
+    def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
+        """Run the parts, several at once if there are helpers."""
+        helpers = self._reader.helpers
+        if helpers is not None:
+            helpers.run(parts, self._until(deadline_ns))
+
+    def place(self, asked: ImageQuery, deadline_ns: int) -> tuple[str, str]:
+        """Return repository and digest of an image. Raises: as PolicyImages."""
+        found = self._image(asked, deadline_ns)
+        return found.place.place, found.digest
 
     def data(self, asked: ImageQuery, deadline_ns: int) -> Mapping[str, Json]:
         """Return manifest and configuration. Raises: as PolicyImages."""
@@ -97,7 +116,11 @@ class PolicyReview:
         until = self._until(deadline_ns)
         if isinstance(attestor, NotaryQuery):
             reader = notary.reader(
-                attestor, self._artifacts(asked.access), self._reader.now(), until
+                attestor,
+                self._artifacts(asked.access),
+                self._reader.now(),
+                until,
+                self._valid.hold,
             )
             reader.verify(image.place, image.descriptor)
             return
@@ -148,6 +171,7 @@ class PolicyReview:
             self._artifacts(asked.access),
             self._reader.now(),
             self._until(deadline_ns),
+            self._valid.hold,
         )
         return notary.signed_referrer(reader, image.place, image.digest, artifact_type)
 
@@ -169,7 +193,8 @@ class PolicyReview:
                     asked.image,
                     self._until(deadline_ns),
                 )
-                self._bytes_left -= found.size
+                with self._lock:
+                    self._bytes_left -= found.size
                 if self._bytes_left < 0:
                     found = failed("the images of this review are too large")
             except (ExpressionFailed, RegistryUnavailable) as error:
@@ -204,7 +229,7 @@ class PolicyReview:
 
         trust = reader.trust.root(attestor.tuf, is_tenants=is_tenants)
         terms = terms_of_policy(attestor, trust, reader.now(), until_ns, search)
-        return replace(terms, tick=tick)
+        return replace(terms, tick=tick, hold=self._valid.hold)
 
     def _layers(
         self,
@@ -274,6 +299,9 @@ class PolicyReview:
             text = "unsupported: multiple identities are not supported at this time"
             raise failed(text)
         ignores_log = log is not None and log.is_ignored
+        if ignores_log:
+            # The certificate only holds today, and this is not kept at all.
+            self._valid.hold(self._reader.now())
         demands = Demands(
             image.digest,
             wanted[0],

@@ -42,6 +42,8 @@ from kyverno_mp.snapshot.follow import Follower
 from kyverno_mp.snapshot.read import Segment
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.webhook.configured import rule_settings_of
+from kyverno_mp.webhook.images import ServedImages, served_images
+from kyverno_mp.webhook.live import secrets_of
 from kyverno_mp.webhook.shared import SharedClusterData
 
 _log = logging.getLogger(__name__)
@@ -79,9 +81,20 @@ class PoolData:
     """The data that one pool reads; threads may share it."""
 
     def __init__(
-        self, settings: Settings, snapshot: Path, client: Client, account: str
+        self,
+        settings: Settings,
+        snapshot: Path,
+        client: Client,
+        account: str,
+        images: ServedImages | None = None,
     ) -> None:
-        """``account``: the name of the pool's ServiceAccount."""
+        """``account``: the name of the pool's ServiceAccount.
+
+        ``images``: the ports to registries, None = those of a pool that verifies none.
+        """
+        served = images or served_images(
+            settings, None, secrets_of(client, settings.namespace), is_scan=True
+        )
         control = ControlPage.open(snapshot)
         self._followers = {
             name: Follower(snapshot, control, name, _data_of, on_refused=refused)
@@ -112,8 +125,13 @@ class PoolData:
                 references=shared,
                 services=services,
                 namespaces=namespaces,
+                images=served.metadata,
+                own_images=served.own_metadata,
                 types=LiveTypes(LiveSchemas(client)),
             ),
+            images=served.data,
+            reviewed_images=served.begin,
+            manifests=served.manifests,
             random_bytes=os.urandom,
             resolve_host=Lookups(resolve_host).soon,
             settings=self._rule_settings,

@@ -7,9 +7,12 @@ Source: docs/pools.md 1, 4.
 """
 
 import hashlib
+import logging
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,17 +20,24 @@ from typing import Final
 import msgspec
 
 from kyverno_mp.leader.loop import SNAPSHOT
-from kyverno_mp.limits import REPORTS_BATCH_S_MAX, REPORTS_WAITING_MAX
+from kyverno_mp.limits import (
+    REPORTS_BATCH_S_MAX,
+    REPORTS_IMAGE_THREADS,
+    REPORTS_IMAGES_BATCH_S_MAX,
+    REPORTS_WAITING_MAX,
+)
 from kyverno_mp.pool.account import open_client_as
 from kyverno_mp.pool.coordinator import Tools
 from kyverno_mp.pool.evaluators import Evaluators, evaluate
 from kyverno_mp.process.roles.pool_data import PoolData, refused
 from kyverno_mp.process.roles.pool_start import run_pool
+from kyverno_mp.process.startup.runtime_dir import IMAGES
 from kyverno_mp.process.startup.start import Start
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.request import Request
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
+from kyverno_mp.reports.scan.images import ImageEvaluator
 from kyverno_mp.reports.start import run as write_reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
@@ -43,12 +53,18 @@ from kyverno_mp.snapshot.mutating_policies import (
     MutatingPolicySegment,
 )
 from kyverno_mp.snapshot.policies import POLICIES, PolicySegment
+from kyverno_mp.telemetry.families import IMAGE_CACHE, REGISTRY_CALLS
+from kyverno_mp.telemetry.tally import Tally
+from kyverno_mp.webhook.images import served_images
+from kyverno_mp.webhook.live import secrets_of
 
+_log = logging.getLogger(__name__)
 NAME: Final = "reports"
 ACCOUNT: Final = "kyverno-reports-controller"
 """Name of the ServiceAccount, and of the Lease; upstream's."""
 EVALUATOR: Final = "reports-evaluator"
 _SOCKET: Final = "reports.sock"
+_IMAGES_SOCKET: Final = "reports-images.sock"
 _DATA: Final = ("configmaps", "globalcontext", "apicalls")
 _DIGEST_BYTES: Final = 8
 _POLL_S: Final = 0.1
@@ -64,7 +80,13 @@ def run(start: Start) -> None:
             queued_max=REPORTS_WAITING_MAX,
             batch_s_max=REPORTS_BATCH_S_MAX,
         )
+        image_evaluators = Evaluators(
+            start.runtime_dir / _IMAGES_SOCKET,
+            queued_max=REPORTS_WAITING_MAX,
+            batch_s_max=REPORTS_IMAGES_BATCH_S_MAX,
+        )
         evaluators.start()
+        image_evaluators.start()
         try:
             write_reports(
                 ReportsDependencies(
@@ -77,11 +99,13 @@ def run(start: Start) -> None:
                     settings=tools.place.settings,
                     holds_lease=tools.holds_lease,
                     health=tools.health,
+                    image_evaluators=image_evaluators,
                 ),
                 stop,
             )
         finally:
             evaluators.close()
+            image_evaluators.close()
 
     run_pool(start, NAME, ACCOUNT, work)
 
@@ -90,20 +114,58 @@ def run_evaluator(start: Start) -> None:
     """Evaluate batches of the coordinator, until SIGTERM."""
     settings, snapshot = start.settings, start.runtime_dir / SNAPSHOT
     client = open_client_as(settings, ACCOUNT)
-    data = PoolData(settings, snapshot, client, ACCOUNT)
+    cached, called = Tally(), Tally()
+    images = served_images(
+        settings,
+        start.runtime_dir / IMAGES if settings.image_verify_cache else None,
+        secrets_of(client, settings.namespace),
+        cached.add,
+        called.add,
+        is_scan=True,
+    )
+    data = PoolData(settings, snapshot, client, ACCOUNT, images)
     while not data.is_whole():
         time.sleep(_POLL_S)
     policies, cel_policies = _follow(snapshot), _follow_cel(snapshot)
     mutating_policies = _follow_mutating(snapshot)
+    clock = Clock(lambda: datetime.now(UTC), time.monotonic_ns)
+    engine = Engine(data.cluster_data, clock, threading.Lock())
     evaluator = BatchEvaluator(
         policies.current,
-        Engine(data.cluster_data, Clock(lambda: datetime.now(UTC), time.monotonic_ns)),
+        engine,
         types=_words(settings.reports_of),
         results=_words(settings.reports_results),
         is_excluded=_excluded(settings, data),
         cel_policies=cel_policies.current,
         mutating_policies=mutating_policies.current,
     )
+
+    def counts() -> Iterator[tuple[str, tuple[str, ...], int]]:
+        for family, tally in ((IMAGE_CACHE, cached), (REGISTRY_CALLS, called)):
+            for labels, number in tally.drain().items():
+                yield family.name, labels, number
+
+    def verify() -> None:
+        """Verify images of objects, one at a time."""
+        verifier = ImageEvaluator(
+            _follow(snapshot).current,
+            _follow_images(snapshot).current,
+            engine,
+            images.policies,
+            results=_words(settings.reports_results),
+            is_excluded=_excluded(settings, data),
+            counts=counts,
+        )
+        socket = start.runtime_dir / _IMAGES_SOCKET
+        try:
+            evaluate(socket, verifier.answer, threading.Event())
+        except Exception:  # noqa: BLE001 - another thread works on
+            _log.exception("unexpected error, this evaluator ends")
+            # The thread alone would leave a process that verifies nothing.
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for number in range(REPORTS_IMAGE_THREADS):
+        threading.Thread(target=verify, name=f"images-{number}", daemon=True).start()
     evaluate(start.runtime_dir / _SOCKET, evaluator.answer, threading.Event())
 
 

@@ -22,6 +22,7 @@ from kyverno_mp.errors import (
     SnapshotUnusable,
     without_frames,
 )
+from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.scope import Pace, Runtime
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
@@ -129,8 +130,7 @@ class MutatingPlan:
         self.needs_io = any(map(_is_slow, policies))
         self.fails = any(one.ir.policy.failure_policy == _FAIL for one in policies)
         self.reads_namespace = any(one.reads_namespace for one in policies)
-        # Image data in CEL is not read here.
-        self.reads_registry = False
+        self.reads_registry = any(one.ir.effects & EFFECT_REGISTRY for one in policies)
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> CelMutations:
         """Apply the policies in order. Raises: Preempted, DeadlinePassed."""

@@ -350,7 +350,9 @@ class LinkedImagePolicy:
             name: [one for one in listed if references.select(one, runtime)]
             for name, listed in found.items()
         }
-        for image in dict.fromkeys(one for listed in chosen.values() for one in listed):
+        images = [*dict.fromkeys(one for found in chosen.values() for one in found)]
+        scope.verification.load_ahead(images)
+        for image in images:
             scope.verification.load(image)
         scope.show(chosen, body.attestors)
 

@@ -1,7 +1,8 @@
 """List the expressions of an ImageValidatingPolicy, and what they depend on.
 
-Room: program. Takes: ImageValidatingPolicyIR. Gives: reads_namespace. Next:
-evaluate.py. May touch: nothing outside its arguments. Source: docs/behaviour/cel 10.4.
+Room: program. Takes: ImageValidatingPolicyIR. Gives: reads_namespace,
+expressions_of. Next: evaluate.py. May touch: nothing outside its arguments.
+Source: docs/behaviour/cel 10.4.
 """
 
 from collections.abc import Iterator
@@ -22,10 +23,11 @@ def reads_namespace(ir: ImageValidatingPolicyIR) -> bool:
     given = [body.constraints for body in ir.bodies]
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True
-    return any(_NAMESPACE in one.text for one in _expressions_of(ir))
+    return any(_NAMESPACE in one.text for one in expressions_of(ir))
 
 
-def _expressions_of(ir: ImageValidatingPolicyIR) -> Iterator[Expression]:
+def expressions_of(ir: ImageValidatingPolicyIR) -> Iterator[Expression]:
+    """Yield all expressions of a policy, its copies and its exceptions."""
     for body in ir.bodies:
         yield from _of_body(body)
     for exception in ir.exceptions:

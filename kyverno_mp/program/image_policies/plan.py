@@ -23,7 +23,11 @@ from kyverno_mp.errors import (
     without_frames,
 )
 from kyverno_mp.expr.scope import Pace, Runtime
-from kyverno_mp.limits import REVIEW_MESSAGES_CHARACTERS_MAX
+from kyverno_mp.limits import (
+    IMAGE_REASON_CHARACTERS_MAX,
+    IMAGE_REASONS_MAX,
+    REVIEW_MESSAGES_CHARACTERS_MAX,
+)
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import cut
 from kyverno_mp.program.engine import Engine
@@ -110,7 +114,7 @@ class ImagePlan:
                 if not turn % POLICIES_BETWEEN_CLOCK_CHECKS:
                     runtime.check_clock()
                 results = [
-                    one.result
+                    _explained(one.result, one.reasons)
                     for one in linked.evaluate(facts, shared, images)
                     if one.result is not None
                 ]
@@ -218,6 +222,15 @@ def _verdict(
     )
     denies = enforces if is_evaluated else _fails(linked)
     return Verdict(response, linked.ir.actions, denies)
+
+
+def _explained(found: RuleResult, reasons: Sequence[str]) -> RuleResult:
+    """Add to a failure why attestors did not count, as far as there is room."""
+    if found.status == result.FAIL:
+        given = dict.fromkeys(reasons)
+        shown = [one[:IMAGE_REASON_CHARACTERS_MAX] for one in given]
+        found.reasons = tuple(shown[:IMAGE_REASONS_MAX])
+    return found
 
 
 def _not_evaluated(error: Exception) -> RuleResult:

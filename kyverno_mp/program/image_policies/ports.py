@@ -5,7 +5,7 @@ Next: verification.py. May touch: nothing; the adapters do.
 Source: docs/behaviour/images 8.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from kyverno_mp.program.ports import Identity, LogTerms, RegistryAccess
@@ -72,6 +72,13 @@ class PolicyImages(Protocol):
 
         Shape: ``{image, resolvedImage, registry, repository, identifier, tag, digest,
         imageIndex, manifest, config}``.
+        """
+
+    def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:
+        """Run the parts, each about another image, in several threads if some are free.
+
+        At the deadline those that have not begun are dropped. Raises: what a part
+        raises.
         """
 
     def verify(

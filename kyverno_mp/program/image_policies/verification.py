@@ -11,6 +11,7 @@ verified with its attestors proves nothing here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -58,6 +59,21 @@ class Verification:
     def load(self, image: str) -> None:
         """Read an image. Raises: ExpressionFailed, DependencyError."""
         self._port().data(self._asked(image), self._deadline_ns)
+
+    def load_ahead(self, images: Sequence[str]) -> None:
+        """Read several images at once; what fails, ``load`` tells.
+
+        Raises: DeadlinePassed.
+        """
+        port, deadline_ns = self._images, self._deadline_ns
+        if port is None or len(images) <= 1:
+            return
+
+        def part(image: str) -> None:
+            with suppress(ExpressionFailed, DependencyError):
+                port.data(self._asked(image), deadline_ns)
+
+        port.at_once([partial(part, image) for image in images], deadline_ns)
 
     def signatures(self, image: str, attestors: Sequence[Attestor]) -> int:
         """Return how many attestors have signed the image. Raises: CelFailed."""

@@ -10,7 +10,7 @@ those with Ignore. An entry about an image of a rule of an earlier path is that 
 because the path has run before and has dropped what came with the object.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from kyverno_mp.errors import BudgetExceeded
@@ -22,7 +22,7 @@ from kyverno_mp.limits import (
 from kyverno_mp.program import result
 from kyverno_mp.program.action import ENFORCE, response_action
 from kyverno_mp.program.context.rule_context import RequestContext
-from kyverno_mp.program.images.outcomes import ANNOTATION
+from kyverno_mp.program.images.outcomes import ANNOTATION, vouched_by_tenants
 from kyverno_mp.program.images.rule import LinkedImageRule
 from kyverno_mp.program.images.selection import is_among
 from kyverno_mp.program.rule_gate import matches_at_own_cost
@@ -38,6 +38,8 @@ class Recorded(NamedTuple):
 
     enforced: dict[str, str]
     audited: dict[str, str]
+    vouched: set[str]
+    """References about which a cluster policy is among the authors."""
 
 
 def recorded_before(policies: _Policies, context: RequestContext) -> Recorded:
@@ -46,16 +48,20 @@ def recorded_before(policies: _Policies, context: RequestContext) -> Recorded:
     SAFETY: if that takes too many steps, nothing is known, and images have to be
     verified. Raises: DeadlinePassed, Preempted.
     """
-    found = Recorded({}, {})
-    record = _record(context.request.object) if policies else {}
+    found = Recorded({}, {}, set())
+    annotations = _annotations(context.request.object) if policies else {}
+    record = _record(annotations)
     if not record:
         return found
+    tenants = frozenset(vouched_by_tenants(annotations))
     context.runtime.begin_policy(None, is_tenant=False)
     try:
         for policy, rules in policies:
-            _take(found, record, policy, rules, context)
+            # SAFETY: what only policies of the namespace vouch for, no other did.
+            own = record if policy.namespace else _without(record, tenants)
+            _take(found, own, policy, rules, context)
     except BudgetExceeded:
-        return Recorded({}, {})
+        return Recorded({}, {}, set())
     return found
 
 
@@ -79,13 +85,23 @@ def _take(
             for text, status in record.items():
                 if is_among(text, block.references):
                     known[text] = status
+                    if not policy.namespace:
+                        found.vouched.add(text)
 
 
-def _record(resource: Mapping[str, Json]) -> dict[str, str]:
-    """Return the record of an object, empty if we have not written such a one."""
+def _without(record: Mapping[str, str], left: Collection[str]) -> Mapping[str, str]:
+    return {key: one for key, one in record.items() if key not in left}
+
+
+def _annotations(resource: Mapping[str, Json]) -> Mapping[str, Json]:
     metadata = resource.get("metadata")
-    annotations = metadata.get("annotations") if type(metadata) is dict else None
-    text = annotations.get(ANNOTATION) if type(annotations) is dict else None
+    found = metadata.get("annotations") if type(metadata) is dict else None
+    return found if type(found) is dict else {}
+
+
+def _record(annotations: Mapping[str, Json]) -> dict[str, str]:
+    """Return the record of an object, empty if we have not written such a one."""
+    text = annotations.get(ANNOTATION)
     if type(text) is not str or len(text) > IMAGE_RECORD_CHARACTERS_MAX:
         return {}
     try:

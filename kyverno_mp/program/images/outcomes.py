@@ -6,11 +6,12 @@ May touch: nothing outside its arguments.
 Source: docs/behaviour/images 2.3 (step 6), 2.7; docs/behaviour/engine 8.8.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.ir.rules import ImageBlockIR, VerifyImagesIR
+from kyverno_mp.limits import IMAGE_RECORD_CHARACTERS_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.bodies.outcome import EXPLAIN, NONE, Outcome
 from kyverno_mp.program.context.rule_context import RuleContext
@@ -20,13 +21,19 @@ from kyverno_mp.values.go.gotext import json_text
 from kyverno_mp.values.jsonvalue import Json
 
 ANNOTATION: Final = "kyverno.io/verify-images"
+OF_TENANTS: Final = "kyverno.io/verify-images-of-namespace"
+"""The references in the record for which only policies of the namespace vouch."""
 _DONE: Final = frozenset({result.PASS, result.SKIP})
 
 
 def annotated(
-    resource: dict[str, Json], outcomes: Mapping[str, str]
+    resource: dict[str, Json],
+    outcomes: Mapping[str, str],
+    of_tenants: Collection[str] = (),
 ) -> dict[str, Json]:
     """Return the object with the outcomes, or without the annotation if none.
+
+    ``of_tenants``: references for which only policies of its namespace vouch.
 
     SAFETY: an annotation that came with the object proves nothing; it never stays.
     """
@@ -35,22 +42,39 @@ def annotated(
         metadata = {}
     given = metadata.get("annotations")
     had = given if type(given) is dict else {}
-    if not outcomes and ANNOTATION not in had:
+    if not outcomes and ANNOTATION not in had and OF_TENANTS not in had:
         return resource
-    kept = {key: value for key, value in had.items() if key != ANNOTATION}
+    ours = (ANNOTATION, OF_TENANTS)
+    kept = {key: value for key, value in had.items() if key not in ours}
     if outcomes:
         kept[ANNOTATION] = json_text(dict(sorted(outcomes.items())))
+    if of_tenants:
+        kept[OF_TENANTS] = json_text(sorted(of_tenants))
     metadata = {key: value for key, value in metadata.items() if key != "annotations"}
     if kept:
         metadata["annotations"] = kept
     return {**resource, "metadata": metadata}
 
 
+def vouched_by_tenants(annotations: Mapping[str, Json]) -> Collection[str]:
+    """Return the references for which only policies of the namespace vouch."""
+    text = annotations.get(OF_TENANTS)
+    if type(text) is not str or len(text) > IMAGE_RECORD_CHARACTERS_MAX:
+        return ()
+    try:
+        found = decode_json(text)
+    except JsonInvalid:
+        return ()
+    return [one for one in found if type(one) is str] if type(found) is list else ()
+
+
 class ImageCheckBody:
     """The check after verification: digests are present, images were verified."""
 
-    def __init__(self, ir: VerifyImagesIR) -> None:
+    def __init__(self, ir: VerifyImagesIR, *, is_tenants: bool = False) -> None:
+        """``is_tenants``: of a namespaced policy."""
         self._ir = ir
+        self._is_tenants = is_tenants
 
     def fast(self, _scope: RuleContext, target: Json) -> int:
         """Return that only ``explain`` knows; nothing on DELETE."""
@@ -77,7 +101,7 @@ class ImageCheckBody:
             for image in images:
                 if not is_among(image.text, block.references):
                     continue
-                status, text = _checked(block, image, target)
+                status, text = self._checked(block, image, target)
                 if status == result.FAIL:
                     return [Outcome(status, text)]
                 passed = passed or status == result.PASS
@@ -89,26 +113,28 @@ class ImageCheckBody:
         status = result.PASS if passed else result.SKIP
         return [Outcome(status, f"image {word}, skipped images: {names}")]
 
-
-def _checked(
-    block: ImageBlockIR, image: Image, resource: dict[str, Json]
-) -> tuple[str, str]:
-    if block.verify_digest and not image.digest:
-        return result.FAIL, f"missing digest for {image.text}"
-    if not block.required:
-        return "", ""
-    metadata = resource.get("metadata")
-    given = metadata.get("annotations") if type(metadata) is dict else None
-    if type(given) is not dict or not given:
-        return result.FAIL, f"unverified image {image.text}"
-    text = given.get(ANNOTATION)
-    if type(text) is not str:
-        return result.FAIL, "image is not verified"
-    try:
-        known = decode_json(text)
-    except JsonInvalid as error:
-        return result.FAIL, f"failed to parse image metadata: {error}"
-    status = known.get(image.text) if type(known) is dict else None
-    if type(status) is not str or status not in _DONE:
-        return result.FAIL, f"unverified image {image.text}"
-    return status, ""
+    def _checked(
+        self, block: ImageBlockIR, image: Image, resource: dict[str, Json]
+    ) -> tuple[str, str]:
+        if block.verify_digest and not image.digest:
+            return result.FAIL, f"missing digest for {image.text}"
+        if not block.required:
+            return "", ""
+        metadata = resource.get("metadata")
+        given = metadata.get("annotations") if type(metadata) is dict else None
+        if type(given) is not dict or not given:
+            return result.FAIL, f"unverified image {image.text}"
+        text = given.get(ANNOTATION)
+        if type(text) is not str:
+            return result.FAIL, "image is not verified"
+        try:
+            known = decode_json(text)
+        except JsonInvalid as error:
+            return result.FAIL, f"failed to parse image metadata: {error}"
+        status = known.get(image.text) if type(known) is dict else None
+        if type(status) is not str or status not in _DONE:
+            return result.FAIL, f"unverified image {image.text}"
+        # SAFETY: the author of a namespaced policy does not vouch for the cluster's.
+        if not self._is_tenants and image.text in vouched_by_tenants(given):
+            return result.FAIL, f"unverified image {image.text}"
+        return status, ""

@@ -4,6 +4,8 @@ Room: program.images. Takes: RuleIR linked once; Request and RuleContext per rev
 ImageState of the object. Gives: RuleResults; the state has the changed object.
 Next: program/images/verification. May touch: registries through program/ports.py.
 Source: docs/behaviour/images 2.2-2.5, 2.7; docs/behaviour/engine 0.5, 8.7.
+
+Over 400 lines: the state of an object and the one rule that changes it.
 """
 
 from collections.abc import Iterator
@@ -56,6 +58,18 @@ class ImageState:
     enforced: dict[str, str] = field(default_factory=dict)
     audited: dict[str, str] = field(default_factory=dict)
     audits: bool = False
+    is_tenants: bool = False
+    """The current policy is a namespaced one."""
+    vouched: set[str] = field(default_factory=set)
+    """References about which a cluster policy has recorded an outcome."""
+    tells_tenants: bool = False
+    """Whether the object is to say for what only policies of its namespace vouch."""
+
+    def annotate(self) -> None:
+        """Write the record into the object, in place of one that came with it."""
+        outcomes = self.outcomes
+        tenants = outcomes.keys() - self.vouched if self.tells_tenants else ()
+        self.resource = annotated(self.resource, outcomes, tenants)
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -95,6 +109,8 @@ class ImageState:
         if result.FAIL in (known.get(text), known.get(given)):
             status = result.FAIL
         known[text] = _RECORDED.get(status, result.FAIL)
+        if not self.is_tenants:
+            self.vouched.add(text)
 
     def forget(self, text: str) -> None:
         """Drop an outcome of the current failure action, except a failure."""
@@ -104,7 +120,7 @@ class ImageState:
 
     def restore(self, before: "ImageState") -> None:
         """Return to a former state. SAFETY: with the failures since then."""
-        self.resource = before.resource
+        self.resource, self.vouched = before.resource, before.vouched
         for known, former in (
             (self.enforced, before.enforced),
             (self.audited, before.audited),
@@ -189,7 +205,7 @@ class LinkedImageRule:
         except Exception:
             _record_failed(state, images)
             raise
-        state.resource = annotated(state.resource, state.outcomes)
+        state.annotate()
         return [self._result(scope, outcome) for outcome in outcomes]
 
     def leave_out(self, now: Request, scope: RuleContext, state: ImageState) -> None:

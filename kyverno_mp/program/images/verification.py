@@ -21,7 +21,6 @@ from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR
 from kyverno_mp.program import result
 from kyverno_mp.program.action import ENFORCE, response_action
 from kyverno_mp.program.context.rule_context import RequestContext
-from kyverno_mp.program.images.outcomes import annotated
 from kyverno_mp.program.images.rule import ImageState, LinkedImageRule
 from kyverno_mp.program.request import copy_of
 from kyverno_mp.program.result import PolicyResponse, not_evaluated
@@ -78,6 +77,7 @@ def verify_policy(
         policy, policy.rule_actions, request.namespace, request.namespace_labels
     )
     state.audits = response.action != ENFORCE
+    state.is_tenants = bool(policy.namespace)
     state.given = state.resource
     for rule in rules:
         request.object = state.resource
@@ -140,7 +140,10 @@ def verify_request(
     runtime = context.runtime
     for policy, rules in policies:
         before = replace(
-            state, enforced=dict(state.enforced), audited=dict(state.audited)
+            state,
+            enforced=dict(state.enforced),
+            audited=dict(state.audited),
+            vouched=set(state.vouched),
         )
         try:
             # The time that the previous policy has used is not this one's.
@@ -154,7 +157,7 @@ def verify_request(
             left_out.append((policy, without_frames(error)))
             state.restore(before)
             # SAFETY: an annotation that came with the object does not stay.
-            state.resource = annotated(state.resource, state.outcomes)
+            state.annotate()
             continue
         if response.results:
             responses.append(response)

@@ -208,7 +208,12 @@ class MutationPlan:
         within = self._changed_context(context, resource)
         before = recorded_before(self._prepared.earlier, within)
         state = ImageState(
-            images, resource, enforced=before.enforced, audited=before.audited
+            images,
+            resource,
+            enforced=before.enforced,
+            audited=before.audited,
+            vouched=before.vouched,
+            tells_tenants=True,
         )
         done.verified = verify_request(policies, within, state, done.left_out)
         try:
@@ -217,7 +222,7 @@ class MutationPlan:
             # SAFETY: it is not known which images these policies are about.
             raise DeadlinePassed("images.deadline", error.message) from error
         # SAFETY: what no rule has written came with the object, and proves nothing.
-        state.resource = annotated(state.resource, state.outcomes)
+        state.annotate()
         if state.resource is not resource:
             done.patch = answer_patch(context, state.resource)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from kyverno_mp.expr.effects import EFFECT_REGISTRY
 from kyverno_mp.expr.reads import Reads
 from kyverno_mp.limits import (
     OUTCOMES_OF_A_GROUP_MAX,
@@ -115,6 +116,7 @@ class Group:
         "members",
         "needs_io",
         "reads_namespace",
+        "reads_registry",
         "recall",
     )
 
@@ -136,6 +138,9 @@ class Group:
         )
         """Those that may wait for calls are last."""
         self.needs_io = any(one.linked.ir.effects & SLOW for one in self.members)
+        self.reads_registry = any(
+            one.linked.ir.effects & EFFECT_REGISTRY for one in self.members
+        )
         self.fails = any(fails(one.linked) for one in self.members)
         self.reads_namespace = any(one.linked.reads_namespace for one in self.members)
         self.recall = _recall(self.members)

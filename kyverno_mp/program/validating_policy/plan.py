@@ -88,8 +88,7 @@ class CelPlan:
         self.needs_io = group.needs_io
         self.fails = group.fails
         self.reads_namespace = group.reads_namespace
-        # Image data in CEL is not read here.
-        self.reads_registry = False
+        self.reads_registry = group.reads_registry
 
     def run(self, deadline_ns: int, pace: Pace | None = None) -> Verdicts:
         """Evaluate all policies. Raises: Preempted, DeadlinePassed."""

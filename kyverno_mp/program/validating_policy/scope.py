@@ -208,6 +208,7 @@ class KindScope(CelScope):
         resources = ports.resources
         if namespace and ports.own_resources is not None:
             resources = ports.own_resources
+        images = ports.own_images if namespace and ports.own_images else ports.images
         return (
             shared.object,
             shared.old_object,
@@ -216,7 +217,7 @@ class KindScope(CelScope):
             {"allowedImages": [], "allowedValues": []},
             ResourceContext(resources, namespace, deadline_ns),
             GlobalContext(ports.references),
-            ImageContext(ports.images, deadline_ns),
+            ImageContext(images, deadline_ns),
             HttpContext(ports.services, bool(namespace), "", deadline_ns),
             JSON,
             YAML,

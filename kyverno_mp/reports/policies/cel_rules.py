@@ -27,6 +27,7 @@ from kyverno_mp.errors import (
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.admission_policy import ConstraintsIR
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
 from kyverno_mp.ir.validating_policy import ValidatingPolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.program import result
@@ -56,7 +57,7 @@ _EVALUATION: Final = "evaluation"
 
 
 SegmentT = TypeVar("SegmentT")
-IrT = TypeVar("IrT", ValidatingPolicyIR, MutatingPolicyIR)
+IrT = TypeVar("IrT", ValidatingPolicyIR, MutatingPolicyIR, ImageValidatingPolicyIR)
 
 
 AnyScanned = ValidatingPolicyIR | MutatingPolicyIR

@@ -79,3 +79,5 @@ class ReportsDependencies:
     health: Callable[[Sequence[str]], None]
     """Called every few seconds with the problems in force; none = healthy."""
     clock: Clock = field(default_factory=Clock)
+    image_evaluators: Evaluators | None = None
+    """Those of rules about images, None if nobody evaluates them."""

@@ -24,7 +24,13 @@ from kyverno_mp.reports.keeping import Evaluation
 from kyverno_mp.reports.plan import Plan, signature_of
 from kyverno_mp.reports.scan.dependencies import Evaluators, ReportsMetrics
 from kyverno_mp.reports.writer import FOREIGN, SAME, Applied, Writer
-from kyverno_mp.telemetry.families import DEFECTS, REPORTS_EVALUATED, REPORTS_STAGES
+from kyverno_mp.telemetry.families import (
+    DEFECTS,
+    IMAGE_CACHE,
+    REGISTRY_CALLS,
+    REPORTS_EVALUATED,
+    REPORTS_STAGES,
+)
 
 _log = logging.getLogger(__name__)
 NAME: Final = "reports-controller"
@@ -35,6 +41,10 @@ _STAGES: Final = ("waiting", "evaluating", "turn", "writing")
 _LAGGING: Final = Evaluated(
     problem="the evaluator does not have the newest policies yet"
 )
+
+
+COUNTED: Final = {one.name: one for one in (IMAGE_CACHE, REGISTRY_CALLS)}
+"""What evaluators count, who have no page of metrics."""
 
 
 class Outcomes(Protocol):
@@ -122,7 +132,10 @@ class Dispatch:
         except StateError as error:
             self._give_up(current, error)
             return
-        is_behind = answer.generation < asked.generation
+        self._count(answer)
+        is_behind = answer.generation < asked.generation or (
+            0 < answer.image_generation < asked.image_generation
+        )
         times = _Times(taken_s, self._clock_s())
         for item, evaluated in zip(current, answer.objects, strict=True):
             self._take(item, _LAGGING if is_behind else evaluated, asked, times)
@@ -141,8 +154,14 @@ class Dispatch:
             plan.cel_generation,
             plan.mutating_generation,
             None if only is None else tuple(only),
+            plan.image_generation,
         )
         return ANSWER.decode(self._evaluators.submit(ENCODER.encode(batch)).result())
+
+    def _count(self, answer: Answer) -> None:
+        for name, labels, number in answer.counts:
+            for _ in range(number):
+                self._metrics.count(COUNTED[name], labels)
 
     def _give_up(self, items: list[Item], error: StateError) -> None:
         """Find out which object of a batch evaluators die of."""
@@ -188,7 +207,10 @@ class Dispatch:
             return
         if is_written:
             self._observe(item, times, begun_s)
-        self._outcomes.succeeded(item, is_written=is_written)
+        if evaluated.is_outage:
+            self._outcomes.failed(item)
+        else:
+            self._outcomes.succeeded(item, is_written=is_written)
         self._metrics.count(REPORTS_EVALUATED, (EVALUATED,))
 
     def _observe(self, item: Item, times: _Times, begun_s: float) -> None:

@@ -25,10 +25,8 @@ from kyverno_mp.errors import (
     Error,
     SnapshotUnusable,
 )
-from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.limits import (
-    REPORT_MESSAGE_CHARACTERS_MAX,
     REPORTS_OBJECT_S_MAX,
 )
 from kyverno_mp.program.context.rule_context import RequestContext
@@ -37,35 +35,23 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
-from kyverno_mp.reports.entries import (
-    KYVERNO,
-    Row,
-    merge_key_of,
-    place_of,
-    public_row_of,
-)
-from kyverno_mp.reports.fingerprints import (
-    fingerprint_of,
-    key_of,
-    key_of_names,
-    plain_row,
-)
 from kyverno_mp.reports.policies.admission_rules import AdmissionRules
 from kyverno_mp.reports.policies.cel_rules import VALIDATING_SCAN, AnyScanned, CelRules
 from kyverno_mp.reports.policies.mutating import MUTATING_SCAN
+from kyverno_mp.reports.scan.found import DEFECT, FoundRows
 from kyverno_mp.reports.scan.linking import ScannedPolicy, link
+from kyverno_mp.reports.scan.requests import Requests
 from kyverno_mp.snapshot.cel_policies import CelPolicySegment
 from kyverno_mp.snapshot.mutating_policies import MutatingPolicySegment
 from kyverno_mp.snapshot.policies import PolicySegment
-from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
 _LAGGING_S: Final = 2.0
 """How long an evaluator waits for the policies that the coordinator knows already."""
 _POLL_S: Final = 0.02
-_DEFECT: Final = "internal error, see the log of the evaluator"
-_BEHIND: Final = "the evaluator does not have the newest policies yet"
-_STATUSES: Final = {"warn": "warning"}
+BEHIND: Final = "the evaluator does not have the newest policies yet"
+STATUSES: Final = {"warn": "warning"}
+"""The words of settings that are no statuses of results."""
 
 
 class BatchEvaluator:
@@ -88,10 +74,10 @@ class BatchEvaluator:
         self._mutating_policies = mutating_policies
         self._engine = engine
         self._types = types
-        self._statuses = frozenset(_STATUSES.get(one, one) for one in results)
+        self._statuses = frozenset(STATUSES.get(one, one) for one in results)
         self._is_excluded = is_excluded
         data = engine.cluster_data
-        self._namespaces = data.namespaces
+        self._requests = Requests(data.namespaces)
         self._admission = AdmissionRules(data.objects, data.scopes)
         self._cel = CelRules(data.cel, types, VALIDATING_SCAN)
         self._mutating = CelRules(data.cel, types, MUTATING_SCAN)
@@ -104,9 +90,9 @@ class BatchEvaluator:
 
     def evaluate(self, batch: Batch) -> Answer:
         """Evaluate the objects of a batch."""
-        segment = self._newest(batch.generation)
+        segment = newest(self._policies, batch.generation)
         if segment is None:
-            return _none_of(batch, 0, "no policies are published yet")
+            return none_of(batch, 0, "no policies are published yet")
         if segment is not self._segment:
             self._segment, self._linked = segment, {}
         resource = Resource(
@@ -118,11 +104,11 @@ class BatchEvaluator:
         try:
             cel = self._cel_policies()
             if (0 if cel is None else cel.generation) < batch.cel_generation:
-                return _none_of(batch, segment.generation, _BEHIND)
+                return none_of(batch, segment.generation, BEHIND)
             mutating = self._mutating_policies()
             known = 0 if mutating is None else mutating.generation
             if known < batch.mutating_generation:
-                return _none_of(batch, segment.generation, _BEHIND)
+                return none_of(batch, segment.generation, BEHIND)
             only = None if batch.only is None else frozenset(batch.only)
             self._cel.begin(cel, resource, only)
             self._mutating.begin(mutating, resource, only)
@@ -131,22 +117,12 @@ class BatchEvaluator:
             if only is not None:
                 policies = [one for one in policies if not only.isdisjoint(one.keys)]
         except (DependencyError, SnapshotUnusable) as error:
-            return _none_of(batch, segment.generation, error.message)
+            return none_of(batch, segment.generation, error.message)
         except Exception:  # noqa: BLE001 - the batches of other kinds have results
             _log.exception("the policies for %s cannot be linked", resource.name)
-            return _none_of(batch, segment.generation, _DEFECT)
+            return none_of(batch, segment.generation, DEFECT)
         found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
         return Answer(segment.generation, found)
-
-    def _newest(self, generation: int) -> PolicySegment | None:
-        """Return the newest policies; wait briefly for the coordinator's generation."""
-        end_s = time.monotonic() + _LAGGING_S
-        while True:
-            segment = self._policies()
-            is_behind = segment is None or segment.generation < generation
-            if not is_behind or time.monotonic() >= end_s:
-                return segment
-            time.sleep(_POLL_S)
 
     def _policies_of(
         self, segment: PolicySegment, resource: Resource
@@ -161,7 +137,7 @@ class BatchEvaluator:
         self, resource: Resource, policies: list[ScannedPolicy], raw: bytes
     ) -> Evaluated:
         try:
-            request = self._request(resource, msgspec.json.decode(raw))
+            request = self._requests.of(resource, msgspec.json.decode(raw))
             if self._is_excluded(request):
                 return Evaluated()
             return self._found(resource, policies, request)
@@ -174,43 +150,14 @@ class BatchEvaluator:
                 *(resource.name, type(error).__name__),
                 exc_info=None if hides_values(resource.kind) else error,
             )
-            return Evaluated(problem=_DEFECT)
-
-    def _request(self, resource: Resource, raw: Json) -> Request:
-        # K8S: items of a list carry neither kind nor apiVersion.
-        raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
-        metadata = raw.get("metadata") or {}
-        # K8S: who wrote which field; no review contains it, and it is half the object.
-        metadata.pop("managedFields", None)
-        namespace = str(metadata.get("namespace") or "")
-        labels, is_known = self._labels(resource, namespace, metadata)
-        return Request(
-            group=resource.group,
-            version=resource.version,
-            kind=resource.kind,
-            name=str(metadata.get("name") or ""),
-            namespace=namespace,
-            object=raw,
-            namespace_labels=labels,
-            namespace_known=is_known,
-        )
-
-    def _labels(
-        self, resource: Resource, namespace: str, metadata: Json
-    ) -> tuple[dict[str, str], bool]:
-        if resource.kind == "Namespace" and not resource.group:
-            return dict(metadata.get("labels") or {}), True
-        if not namespace or self._namespaces is None:
-            return {}, True
-        found = self._namespaces.labels(namespace)
-        return dict(found or {}), found is not None
+            return Evaluated(problem=DEFECT)
 
     def _found(
         self, resource: Resource, policies: list[ScannedPolicy], request: Request
     ) -> Evaluated:
         deadline_ns = self._engine.now_ns() + REPORTS_OBJECT_S_MAX * 10**9
         context = self._engine.open(request, deadline_ns)
-        found = _Found(request.kind, self._statuses)
+        found = FoundRows(request.kind, self._statuses)
         for policy in policies:
             try:
                 found.add(policy.ir, self._results(policy, context))
@@ -264,65 +211,19 @@ class BatchEvaluator:
         return policy.not_evaluated(context.request, failure)
 
 
-class _Found:
-    """What was found about one object so far. ``statuses``: those that are reported."""
-
-    def __init__(self, kind: str, statuses: frozenset[str]) -> None:
-        self._kind = kind
-        self._statuses = statuses
-        self._rows: list[tuple[tuple[str, ...], bytes, bytes]] = []
-        """Its place in a report, the row, its fingerprint."""
-        self._exceptions: list[tuple[bytes, tuple[str, ...]]] = []
-        self._waiting: list[bytes] = []
-        self._problem = ""
-
-    def add(self, policy: PolicyIR, results: Iterable[RuleResult]) -> None:
-        """Add the results of a policy."""
-        for rule in results:
-            if rule.status not in self._statuses:
-                continue
-            try:
-                row = _bounded(public_row_of(policy, rule, self._kind))
-                plain = plain_row(row)
-            except Exception as error:  # noqa: BLE001 - the other rules have rows
-                _log.error(
-                    "rule %s of policy %s has no row (%s)",
-                    *(rule.rule, policy.key, type(error).__name__),
-                    exc_info=None if hides_values(self._kind) else error,
-                )
-                self._wait(policy, [rule.rule], _DEFECT)
-                continue
-            self._rows.append((place_of(row), plain, fingerprint_of(row, plain)))
-            if rule.exceptions and row.source == KYVERNO:
-                self._exceptions.append((key_of(row), tuple(rule.exceptions)))
-
-    def wait(self, policy: PolicyIR, rules: Iterable[str], error: Error) -> None:
-        """Take note that nothing can be said of a policy at the moment."""
-        hides = hides_values(self._kind)
-        self._wait(policy, rules, withheld(error.code) if hides else error.message)
-
-    def _wait(self, policy: PolicyIR, rules: Iterable[str], problem: str) -> None:
-        self._waiting += [key_of_names(merge_key_of(policy, rule)) for rule in rules]
-        self._problem = problem
-
-    def evaluated(self) -> Evaluated:
-        """Return all."""
-        rows = sorted(self._rows)
-        return Evaluated(
-            b"".join(one for _, _, one in rows),
-            tuple(plain for _, plain, _ in rows),
-            self._problem,
-            tuple(self._exceptions),
-            tuple(self._waiting),
-        )
+def newest(
+    policies: Callable[[], PolicySegment | None], generation: int
+) -> PolicySegment | None:
+    """Return the newest policies; wait a little for those of the coordinator."""
+    end_s = time.monotonic() + _LAGGING_S
+    while True:
+        segment = policies()
+        is_behind = segment is None or segment.generation < generation
+        if not is_behind or time.monotonic() >= end_s:
+            return segment
+        time.sleep(_POLL_S)
 
 
-def _none_of(batch: Batch, generation: int, problem: str) -> Answer:
+def none_of(batch: Batch, generation: int, problem: str) -> Answer:
+    """Return that nothing can be said about the objects of a batch."""
     return Answer(generation, (Evaluated(problem=problem),) * len(batch.objects))
-
-
-def _bounded(row: Row) -> Row:
-    most = REPORT_MESSAGE_CHARACTERS_MAX
-    if len(row.message) <= most:
-        return row
-    return msgspec.structs.replace(row, message=f"{row.message[:most]}...")

@@ -9,7 +9,7 @@ policies have their results.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -17,12 +17,15 @@ import msgspec
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.program.engine import LinkedPolicy, link_policy
+from kyverno_mp.program.images.rule import LinkedImageRule
+from kyverno_mp.program.images.verification import link_image_rules
 from kyverno_mp.program.matching.match import link_match
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult, not_evaluated
 from kyverno_mp.reports.entries import merge_key_of
 from kyverno_mp.reports.fingerprints import key_of_names
 from kyverno_mp.reports.plan import is_scanned, names
+from kyverno_mp.reports.policies.images import is_scanned_rule
 from kyverno_mp.snapshot.policies import PolicySegment
 
 _log = logging.getLogger(__name__)
@@ -49,17 +52,49 @@ class ScannedPolicy:
 
     def not_evaluated(self, request: Request, failure: Exception) -> list[RuleResult]:
         """Return an error for each rule that may match."""
-        return [
-            not_evaluated(rule, failure)
-            for rule, test in zip(self.rules, self.tests, strict=True)
-            if _may_match(test, request)
-        ]
+        return _not_evaluated(self.rules, self.tests, request, failure)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedImages:
+    """The rules of a policy about images. ``linked`` or ``failure``, as above."""
+
+    ir: PolicyIR
+    rules: tuple[RuleIR, ...]
+    tests: tuple[Test, ...]
+    linked: tuple[LinkedImageRule, ...] = ()
+    failure: Exception | None = None
+
+    def not_evaluated(self, request: Request, failure: Exception) -> list[RuleResult]:
+        """Return an error for each rule that may match."""
+        return _not_evaluated(self.rules, self.tests, request, failure)
 
 
 def link(
     segment: PolicySegment, resource: Resource, types: frozenset[str]
 ) -> Iterator[ScannedPolicy]:
     """Yield the policies that may match a resource. ``types``: of rules."""
+    for policy, rules in _named(segment, resource):
+        scanned = tuple(
+            _in_background(rule) for rule in rules if is_scanned(policy, rule, types)
+        )
+        if scanned:
+            yield _linked(policy, scanned)
+
+
+def link_images(segment: PolicySegment, resource: Resource) -> Iterator[ScannedImages]:
+    """Yield the policies whose rules about images may match a resource."""
+    for policy, rules in _named(segment, resource):
+        scanned = tuple(
+            _in_background(rule) for rule in rules if is_scanned_rule(policy, rule)
+        )
+        if scanned:
+            yield _linked_images(policy, scanned)
+
+
+def _named(
+    segment: PolicySegment, resource: Resource
+) -> Iterator[tuple[PolicyIR, list[RuleIR]]]:
     for position in range(segment.policy_count):
         rules = [
             segment.rule(position, number)
@@ -70,14 +105,18 @@ def link(
                 for kind in one.kinds
             )
         ]
-        if not rules:
-            continue
-        policy = segment.policy(position)
-        scanned = tuple(
-            _in_background(rule) for rule in rules if is_scanned(policy, rule, types)
-        )
-        if scanned:
-            yield _linked(policy, scanned)
+        if rules:
+            yield segment.policy(position), rules
+
+
+def _linked_images(policy: PolicyIR, rules: tuple[RuleIR, ...]) -> ScannedImages:
+    tests = tuple(_test(policy, rule) for rule in rules)
+    try:
+        linked = tuple(link_image_rules(CompiledPolicy(policy, rules)))
+    except Exception as error:  # noqa: BLE001 - the other policies have results
+        _log.exception("policy %s cannot be linked", policy.key)
+        return ScannedImages(policy, rules, tests, failure=error)
+    return ScannedImages(policy, rules, tests, linked)
 
 
 def _linked(policy: PolicyIR, rules: tuple[RuleIR, ...]) -> ScannedPolicy:
@@ -91,6 +130,16 @@ def _linked(policy: PolicyIR, rules: tuple[RuleIR, ...]) -> ScannedPolicy:
     return ScannedPolicy(
         policy, found, tuple(one.matches for one in linked.rules), linked
     )
+
+
+def _not_evaluated(
+    rules: Iterable[RuleIR], tests: Iterable[Test], request: Request, failure: Exception
+) -> list[RuleResult]:
+    return [
+        not_evaluated(rule, failure)
+        for rule, test in zip(rules, tests, strict=True)
+        if _may_match(test, request)
+    ]
 
 
 def _test(policy: PolicyIR, rule: RuleIR) -> Test:

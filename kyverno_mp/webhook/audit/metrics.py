@@ -16,8 +16,9 @@ from threading import get_ident
 from typing import Final
 
 from kyverno_mp.policy.cel_kinds.served import SERVED_CEL_KINDS
+from kyverno_mp.program.reporting import IMAGE_VERIFY as _IMAGES
 from kyverno_mp.program.request import Request
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.result import IMAGE_VERIFY, PolicyResponse
 from kyverno_mp.telemetry.families import (
     IMAGE_POLICY_RESULTS,
     MUTATING_RESULTS,
@@ -264,8 +265,8 @@ def _identity(response: PolicyResponse) -> Hashable:
     )
 
 
-def _details(response: PolicyResponse) -> tuple[tuple[str, str], ...]:
-    return tuple([(r.rule, r.status) for r in response.results])
+def _details(response: PolicyResponse) -> tuple[tuple[str, str, str], ...]:
+    return tuple([(r.rule, r.status, r.rule_type) for r in response.results])
 
 
 def _rows(
@@ -276,8 +277,8 @@ def _rows(
     if policy.kind in SERVED_CEL_KINDS:
         return []  # counted with the answer, by a family of their own
     statuses = (
-        *((rule, "pass") for rule in response.passed),
-        *((rule, "skip") for rule in response.skipped),
+        *((rule, "pass", "") for rule in response.passed),
+        *((rule, "skip", "") for rule in response.skipped),
         *_details(response),
     )
     return [
@@ -292,10 +293,10 @@ def _rows(
             _LOWER[request.operation],
             rule,
             status,
-            # The rule type is named after the webhook: validate or mutate.
-            webhook,
+            # The others are named after the webhook: validate or mutate.
+            _IMAGES if kind == IMAGE_VERIFY else webhook,
             "admission_request",
             "true" if request.dry_run else "false",
         )
-        for rule, status in statuses
+        for rule, status, kind in statuses
     ]

@@ -10,6 +10,7 @@ loses none. Rows about a Secret quote no value of it (reports/entries.py).
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -20,7 +21,13 @@ from kyverno_mp.limits import (
     RESULT_ROWS_CACHED_MAX,
     RESULT_ROWS_MAX,
 )
-from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE, Reporting
+from kyverno_mp.program.reporting import (
+    IMAGE_VERIFY,
+    MUTATE,
+    VALIDATE,
+    Reporting,
+    decisive,
+)
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import PolicyResponse, RuleResult
 from kyverno_mp.program.secrecy import hides_values
@@ -88,12 +95,13 @@ class ResultSink:
         self._append_of(MUTATE, request, responses)
 
     def verified(self, request: Request, responses: Iterable[PolicyResponse]) -> None:
-        """Record what verifyImages rules found, which no scan derives.
+        """Record what verifyImages rules found; a scan comes later, and waits.
 
         KYVERNO: not of subresources (docs/behaviour/images 2.6).
         """
         if not request.subresource:
-            self._append_of(IMAGE_VERIFY, request, responses)
+            found = [replace(one, results=decisive(one.results)) for one in responses]
+            self._append_of(IMAGE_VERIFY, request, found)
 
     def _append_of(
         self, kind: str, request: Request, responses: Iterable[PolicyResponse]

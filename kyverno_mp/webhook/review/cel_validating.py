@@ -178,7 +178,8 @@ def _told(response: PolicyResponse) -> Iterator[str]:
     for found in response.results:
         word = _WORDS.get(found.status)
         if word is not None:
-            yield f"Policy {response.policy.name} {word}: {found.message}"
+            why = f" ({'; '.join(found.reasons)})" if found.reasons else ""
+            yield f"Policy {response.policy.name} {word}: {found.message}{why}"
 
 
 def _pass_on(review: Review, verdicts: Verdicts) -> None:

@@ -16,11 +16,10 @@ from kyverno_mp.errors import (
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.watch import list_pages
 from kyverno_mp.program import engine
-from kyverno_mp.reports import entries, objects, start
+from kyverno_mp.reports import entries, objects
 from kyverno_mp.reports import feed as feed_module
 from kyverno_mp.reports.feed import Feed, Item
-from kyverno_mp.reports.scan import coordinator as scan
-from kyverno_mp.reports.scan import evaluator, linking
+from kyverno_mp.reports.scan import evaluator, found, lane, linking, resources
 from kyverno_mp.reports.scan.dispatch import Dispatch
 from kyverno_mp.reports.scan.due import Scanned
 from tests.unit.kube.fake_api import FakeApi, wait_for
@@ -233,24 +232,26 @@ def test_a_row_that_cannot_be_made_lets_no_other_wait(
             raise RuntimeError("secret text")
         return works(ir, *given)
 
-    monkeypatch.setattr(evaluator, "public_row_of", fails)
+    monkeypatch.setattr(found, "public_row_of", fails)
     with term(api, world) as one:
         one.settle()
         assert results(report_of(api, raw)) == [("q", "r", "fail")]
-        monkeypatch.setattr(evaluator, "public_row_of", works)
+        monkeypatch.setattr(found, "public_row_of", works)
         one.pass_s(2)
         assert results(report_of(api, raw)) == [("p", "r", "fail"), ("q", "r", "fail")]
 
 
-@pytest.mark.parametrize("broken", ["link", "public_row_of"])
+@pytest.mark.parametrize(
+    ("module", "broken"), [(evaluator, "link"), (found, "public_row_of")]
+)
 def test_an_unexpected_error_ends_no_evaluator(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch, broken: str
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch, module: Any, broken: str
 ) -> None:
     """The object is looked at once more, and its report stays as it is meanwhile."""
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
-    works = getattr(evaluator, broken)
+    works = getattr(module, broken)
     faults = [RuntimeError("secret text")]
 
     def fails_once(*given: Any) -> Any:
@@ -258,7 +259,7 @@ def test_an_unexpected_error_ends_no_evaluator(
             raise faults.pop()
         return works(*given)
 
-    monkeypatch.setattr(evaluator, broken, fails_once)
+    monkeypatch.setattr(module, broken, fails_once)
     with term(api, world) as one:
         one.settle()
         assert report_of(api, raw) is None
@@ -381,7 +382,7 @@ def test_a_list_that_fails_stops_no_other_and_comes_again(
         one.settle()
         api.remove(f"{REPORTS.format('a')}/{raw['metadata']['uid']}")
         one.catch_up()
-        monkeypatch.setattr(scan, "list_pages", failing)
+        monkeypatch.setattr(resources, "list_pages", failing)
         secrets, pods = _due(api, one)
         one.settle()
         assert results(report_of(api, raw)) == FAILS
@@ -392,7 +393,7 @@ def test_a_list_that_fails_stops_no_other_and_comes_again(
         pauses = [round(b - a) for a, b in pairwise(tries)]
         assert pauses[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256]
         assert set(pauses[9:]) == {300}
-        monkeypatch.setattr(scan, "list_pages", list_pages)
+        monkeypatch.setattr(resources, "list_pages", list_pages)
         one.pass_s(300)
         assert not secrets.due
         assert not one.reports.scan.problem
@@ -429,7 +430,7 @@ def test_kinds_beyond_the_limit_are_named(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_WATCHES_MAX."""
-    monkeypatch.setattr(scan, "REPORTS_WATCHES_MAX", 1)
+    monkeypatch.setattr(resources, "REPORTS_WATCHES_MAX", 1)
     world = new_cluster(api)
     world.serve(policy("p", labelled(kinds=("Pod", "ConfigMap"))))
     with term(api, world) as one:
@@ -464,7 +465,7 @@ def test_a_report_that_would_be_too_large_is_cut_and_says_so(
 
 def test_a_long_message_is_cut(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     """REPORT_MESSAGE_CHARACTERS_MAX."""
-    monkeypatch.setattr(evaluator, "REPORT_MESSAGE_CHARACTERS_MAX", 10)
+    monkeypatch.setattr(found, "REPORT_MESSAGE_CHARACTERS_MAX", 10)
     world = new_cluster(api)
     world.serve(policy())
     raw = pod(api)
@@ -479,7 +480,7 @@ def test_objects_that_fail_beyond_the_limit_are_counted(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_RETRIES_MAX; the next scan finds them."""
-    monkeypatch.setattr(start, "REPORTS_RETRIES_MAX", 2)
+    monkeypatch.setattr(lane, "REPORTS_RETRIES_MAX", 2)
     world = new_cluster(api)
     world.serve(policy())
     raws = [pod(api, f"x{at}") for at in range(4)]

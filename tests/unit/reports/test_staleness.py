@@ -10,8 +10,8 @@ from kyverno_mp.kube.resource import core
 from kyverno_mp.policy.metrics_configuration import Exposure, MetricsConfiguration
 from kyverno_mp.pool import metrics
 from kyverno_mp.pool.metrics import PoolMetrics
-from kyverno_mp.reports import start
 from kyverno_mp.reports.feed import Feed, Item
+from kyverno_mp.reports.scan import lane
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.expose import render
 from kyverno_mp.telemetry.families import REPORTS_STALENESS
@@ -67,7 +67,7 @@ def test_the_time_of_a_failed_write_counts(api: FakeApi) -> None:
         [(name, labels, seconds)] = one.staleness()[1:]
         assert (name, labels) == (_NAME, ("scan",))
         assert seconds == pytest.approx(2)
-        assert not one.reports._outdated
+        assert not one.reports.lane._outdated
 
 
 def test_the_cause_stays_while_writes_fail(api: FakeApi) -> None:
@@ -155,7 +155,7 @@ def test_failures_that_are_remembered_are_bounded(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REPORTS_RETRIES_MAX; and what is gone is forgotten."""
-    monkeypatch.setattr(start, "REPORTS_RETRIES_MAX", 2)
+    monkeypatch.setattr(lane, "REPORTS_RETRIES_MAX", 2)
     world = new_cluster(api)
     world.serve(policy())
     for n in range(4):
@@ -163,11 +163,11 @@ def test_failures_that_are_remembered_are_bounded(
     with term(api, world) as one:
         api.fault("^POST .*policyreports", *[403] * 4)
         one.settle()
-        assert len(one.reports._outdated) == 2
+        assert len(one.reports.lane._outdated) == 2
         for n in range(4):
             api.remove(f"/api/v1/namespaces/a/pods/x{n}")
         one.pass_s(2)
-        assert not one.reports._outdated
+        assert not one.reports.lane._outdated
 
 
 def test_buckets_reach_ten_minutes(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -40,6 +40,7 @@ from kyverno_mp.program.ports import CelPorts, ClusterData
 from kyverno_mp.queues.clock import Clock
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.evaluator import BatchEvaluator
+from kyverno_mp.reports.scan.images import ImageEvaluator
 from kyverno_mp.reports.start import Reports
 from kyverno_mp.settings.settings import Settings
 from kyverno_mp.snapshot.cel_policies import CEL_POLICIES, CelPolicySegment
@@ -54,6 +55,7 @@ from kyverno_mp.snapshot.mutating_policies import (
 )
 from kyverno_mp.snapshot.policies import POLICIES, PoliciesWriter, PolicySegment
 from kyverno_mp.snapshot.read import Segment
+from kyverno_mp.webhook.images import ServedImages
 from tests.unit.cleanup.cluster import Recorded, resource, serve_kinds
 from tests.unit.kube.fake_api import FakeApi, wait_for
 
@@ -99,7 +101,9 @@ class World:
             document = examine(raw)
             assert not document.problems
             assert isinstance(document.document, ClusterPolicy | Policy)
-            encoded.append(encode_policy(compile_policy(document.document, known)))
+            encoded.append(
+                encode_policy(compile_policy(document.document, known, verifies=True))
+            )
         writer = PoliciesWriter()
         content = writer.encode(
             tuple(encoded), generation=self.generation, salt=bytes(16)
@@ -204,11 +208,14 @@ class Namespaces:
         return self._world.labels.get(namespace)
 
 
-class InProcess:
+EvaluatorT = TypeVar("EvaluatorT", BatchEvaluator, ImageEvaluator)
+
+
+class InProcess(Generic[EvaluatorT]):
     """One evaluator, in the thread that asks; ``faults`` fail the next batches."""
 
-    def __init__(self, evaluator: BatchEvaluator) -> None:
-        self.evaluator = evaluator
+    def __init__(self, evaluator: EvaluatorT) -> None:
+        self.evaluator: EvaluatorT = evaluator
         self.batches = 0
         self.objects = 0
         self.faults: list[Exception] = []
@@ -244,6 +251,7 @@ class Term:
 
     def __init__(self, api: FakeApi, world: World, **settings: Any) -> None:
         cel: CelPorts = settings.pop("cel", CelPorts())
+        images: ServedImages | None = settings.pop("images", None)
         self.api = api
         self.world = world
         self.time = Time()
@@ -269,10 +277,28 @@ class Term:
             mutating_policies=world.mutating_policies,
         )
         self.evaluators = InProcess(evaluator)
+        self.image_evaluators: InProcess[ImageEvaluator] | None = None
+        if images is not None:
+            verifier = ImageEvaluator(
+                world.policies,
+                world.image_policies,
+                Engine(
+                    ClusterData(
+                        namespaces=namespaces,
+                        cel=cel,
+                        reviewed_images=images.begin,
+                    ),
+                    clock,
+                ),
+                images.policies,
+                results=frozenset(known.reports_results.split(",")),
+            )
+            self.image_evaluators = InProcess(verifier)
         self.reports = Reports(
             ReportsDependencies(
                 client=api.client(),
                 evaluators=self.evaluators,
+                image_evaluators=self.image_evaluators,
                 published=world,
                 metrics=self.recorded,
                 events=self.recorded,
@@ -297,13 +323,16 @@ class Term:
 
     def stop(self) -> None:
         # Its threads were never started.
-        self.reports.feed.close()
+        for lane in self.reports._lanes:
+            lane.feed.close()
         for informer in self.informers:
             informer.stop()
 
     @property
     def informers(self) -> list[Any]:
-        watches = self.reports.scan.resources.values()
+        watches = [
+            one for lane in self.reports._lanes for one in lane.scan.resources.values()
+        ]
         return [
             *self.reports.stored.informers,
             *(one.watch.informer for one in watches),
@@ -320,17 +349,23 @@ class Term:
     def settle(self) -> None:
         """Do all that is due, until nothing is."""
         while True:
-            self.reports.scan.tick()
-            self.catch_up()
-            done = self.reports.dispatch.work_due()
-            while self.reports.feed_due():
-                done += 1
+            done = 0
+            for lane in self.reports._lanes:
+                lane.scan.tick()
+                self.catch_up()
+                done += lane.dispatch.work_due()
+                while lane.feed_due():
+                    done += 1
             # The informers may have brought something while the work was done.
             self.catch_up()
-            done += self.reports.feed.pending
+            done += sum(lane.feed.pending for lane in self.reports._lanes)
             known = self.reports.stored.is_known
             done += any(known(key) for key in self.reports.scan._unswept)
-            resources = self.reports.scan.resources.values()
+            resources = [
+                one
+                for lane in self.reports._lanes
+                for one in lane.scan.resources.values()
+            ]
             admission = self.reports.scan.admission
             is_behind = self.world.segment is not None and admission.has_changed
             now_s = self.time.now_s

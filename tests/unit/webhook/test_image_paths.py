@@ -138,3 +138,53 @@ def test_a_record_that_we_never_write_is_dropped(
     kept = _forged(reference)
     done = webhooks.ask(_IGNORE_PATH, pod(reference, **kept))
     assert done.outcomes == {reference: "pass"}, "so is what an earlier path writes"
+
+
+def _of_namespace(text: str) -> str:
+    """Return a policy as one of the namespace of the Pod."""
+    found = yaml.safe_load(text[4:])
+    found["kind"] = "Policy"
+    found["metadata"]["namespace"] = "default"
+    return "---\n" + yaml.safe_dump(found)
+
+
+def test_a_namespaced_policy_does_not_vouch_for_one_of_the_cluster(
+    contents: Contents, host: str, tmp_path: Path
+) -> None:
+    """The API server got no answer from the path of the cluster's policy."""
+    tenant, operator = Signer(), Signer()
+    reference = f"{host}/app@{signed(contents, tenant)}"
+    own = _of_namespace(policy("own", block(host, tenant)))
+    strict = policy("strict", block(host, operator), **_IGNORE)
+    webhooks = Webhooks(own + strict, tmp_path / "c")
+    done = webhooks.ask(_FAIL_PATH, pod(reference))
+    assert done.allowed
+    assert done.outcomes == {reference: "pass"}
+    # The tenant's own check passes, that of the cluster's policy does not.
+    assert webhooks.ask(_CHECKS[0], done.object).allowed
+    checked = webhooks.ask(_CHECKS[1], done.object)
+    assert not checked.allowed
+    assert f"unverified image {reference}" in checked.message
+    # A user who leaves out the list of them gets no further.
+    assert not webhooks.ask(
+        _CHECKS[1], webhooks.ask(_IGNORE_PATH, done.object).object
+    ).allowed
+
+
+@pytest.mark.parametrize("spec", [{}, _IGNORE])
+def test_a_policy_of_the_cluster_vouches_for_itself(
+    contents: Contents, host: str, tmp_path: Path, spec: dict[str, Json]
+) -> None:
+    """On the path of the namespaced policy, and on one after it."""
+    signer = Signer()
+    reference = f"{host}/app@{signed(contents, signer)}"
+    own = _of_namespace(policy("own", block(host, signer)))
+    webhooks = Webhooks(own + policy("strict", block(host, signer), **spec), tmp_path)
+    done = _admitted(webhooks, pod(reference))
+    assert done.outcomes == {reference: "pass"}
+    for path in _CHECKS:
+        assert webhooks.ask(path, done.object).allowed
+    # The list of another one does not stay.
+    forged = {"kyverno.io/verify-images-of-namespace": json.dumps([reference])}
+    again = _admitted(webhooks, pod(reference, **forged))
+    assert again.object == done.object

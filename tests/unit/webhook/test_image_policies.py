@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,14 @@ from typing import Any
 import pytest
 
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable
+from kyverno_mp.images.at_once import Helpers
+from kyverno_mp.images.cache import CacheOptions, ImageCache
+from kyverno_mp.images.policies.cached import CachedPolicyReview
 from kyverno_mp.images.policies.review import PolicyReader
+from kyverno_mp.images.policies.review import PolicyReview as ImagesOfReview
 from kyverno_mp.images.policies.trust import PolicyTrust
 from kyverno_mp.leader.policy_store import PolicySet
+from kyverno_mp.limits import IMAGE_REASON_CHARACTERS_MAX, IMAGE_REASONS_MAX
 from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.image_policies.evaluate import Begin, LinkedImagePolicy
 from kyverno_mp.program.image_policies.plan import ImagePlanner
@@ -185,6 +190,9 @@ class Stub:
     def begin(self) -> PolicyImages:
         return self  # type: ignore[return-value] # what these policies call of it
 
+    def at_once(self, parts: Sequence[Any], _deadline_ns: int) -> None:
+        """Read one after the other."""
+
     def data(self, query: ImageQuery, _deadline_ns: int) -> Mapping[str, Any]:
         self.read.append(query)
         if self.error is not None:
@@ -216,12 +224,98 @@ def test_a_signed_image_passes(registry: Registry, tmp_path: Path) -> None:
     assert (server.images.ran, server.slow.ran) == (1, 0)
 
 
-def test_another_signature_denies_with_upstreams_text(
+def test_another_signature_denies_and_says_why(
     registry: Registry, tmp_path: Path
 ) -> None:
+    """Upstream's text, and after it why the attestor did not count."""
     server = Server(compiled(policy(signer=Signer())), tmp_path, registry.begin)
     text = message(server.ask("/ivpol/validate/p", pod(registry.image)))
-    assert text == "Policy p failed: not signed"
+    upstreams, _, why = text.partition(" (")
+    assert upstreams == "Policy p failed: not signed"
+    assert why.startswith(f"attestor us: {registry.image}: no matching signatures: ")
+
+
+def test_reasons_are_bounded(registry: Registry, tmp_path: Path) -> None:
+    """IMAGE_REASONS_MAX, IMAGE_REASON_CHARACTERS_MAX."""
+    images = [f"{registry.image.rpartition(':')[0]}:v{at}" for at in range(2, 12)]
+    for at in range(2, 12):
+        registry.repository.image(tag=f"v{at}", salt=str(at))
+    registry.repository.load(registry.contents)
+    counts = "images.containers.map(i, verifyImageSignatures(i, [attestors.us]))"
+    all_of = f"{counts}.all(n, n > 0)"
+    failing = {"expression": all_of, "message": "not signed"}
+    server = Server(
+        compiled(policy("p", failing, signer=Signer())), tmp_path, registry.begin
+    )
+    text = message(server.ask("/ivpol/validate/p", pod(*images)))
+    assert text.count("attestor us: ") == IMAGE_REASONS_MAX
+    most = IMAGE_REASONS_MAX * (IMAGE_REASON_CHARACTERS_MAX + 2)
+    assert len(text) < len("Policy p failed: not signed ()") + most
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+def test_what_an_attestor_verified_is_kept(
+    registry: Registry,
+    tmp_path: Path,
+    is_same: bool,  # noqa: FBT001 - a column
+) -> None:
+    """Bound to the digest and to the whole attestor; failures are not kept."""
+    events: list[str] = []
+    cache = ImageCache(CacheOptions(tmp_path, 100, 60), events.append)
+    ends: list[str] = []
+
+    def begin() -> PolicyImages:
+        review = registry.begin()
+        assert isinstance(review, ImagesOfReview)
+        return CachedPolicyReview(
+            review, cache, lambda labels, _seconds: ends.append(labels[0])
+        )
+
+    one = Server(compiled(policy(signer=registry.signer)), tmp_path, begin)
+    path = "/ivpol/validate/p"
+    for _ in range(3):
+        assert one.ask(path, pod(registry.image))["allowed"] is True
+    assert ends == ["verified"]
+    signer = registry.signer if is_same else Signer()
+    other = Server(compiled(policy(signer=signer)), tmp_path, begin)
+    for _ in range(2):
+        assert other.ask(path, pod(registry.image))["allowed"] is is_same
+    assert ends == ["verified"] + ([] if is_same else ["failed", "failed"])
+
+
+def test_a_moved_tag_is_verified_again(registry: Registry, tmp_path: Path) -> None:
+    cache = ImageCache(CacheOptions(tmp_path, 100, 60))
+
+    def begin() -> PolicyImages:
+        review = registry.begin()
+        assert isinstance(review, ImagesOfReview)
+        return CachedPolicyReview(review, cache, lambda _labels, _seconds: None)
+
+    server = Server(compiled(policy(signer=registry.signer)), tmp_path, begin)
+    path = "/ivpol/validate/p"
+    assert server.ask(path, pod(registry.image))["allowed"] is True
+    registry.repository.image(salt="another")
+    registry.repository.load(registry.contents)
+    assert server.ask(path, pod(registry.image))["allowed"] is False
+
+
+def test_images_are_read_at_once(tmp_path: Path) -> None:
+    """Each read waits for another one, so one after the other they would fail."""
+    barrier = threading.Barrier(2)
+
+    class Meeting(Stub):
+        def data(self, query: ImageQuery, deadline_ns: int) -> Mapping[str, Any]:
+            if query not in self.read:
+                barrier.wait(60)
+            return super().data(query, deadline_ns)
+
+        def at_once(self, parts: Sequence[Any], _deadline_ns: int) -> None:
+            Helpers(1).run(parts, time.monotonic_ns() + 60 * 10**9)
+
+    images = Meeting()
+    server = Server(compiled(policy("p", USER)), tmp_path, images.begin)
+    server.ask("/ivpol/validate/p", pod("a.example/a:v1", "b.example/b:v1"))
+    assert len(set(images.read)) == 2
 
 
 def test_an_outcome_that_came_with_the_object_proves_nothing(
@@ -289,7 +383,7 @@ def test_one_broken_policy_affects_no_other(registry: Registry, tmp_path: Path) 
     server = Server(found, tmp_path, registry.begin)
     assert server.ask("/ivpol/validate/a/b", pod(registry.image))["allowed"] is True
     text = message(server.ask("/ivpol/validate/a/b/c", pod(registry.image)))
-    assert text == "Policy c failed: not signed"
+    assert text.startswith("Policy c failed: not signed (attestor us: ")
 
 
 def test_what_the_conditions_leave_out_is_not_read(tmp_path: Path) -> None:
@@ -333,7 +427,7 @@ def test_controllers_of_pods(registry: Registry, tmp_path: Path) -> None:
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
     resource = {"group": "apps", "version": "v1", "resource": "deployments"}
     answer = server.ask("/ivpol/validate/p", given, kind=kind, resource=resource)
-    assert message(answer) == "Policy p failed: not signed"
+    assert message(answer).startswith("Policy p failed: not signed (attestor us: ")
 
 
 def test_exceptions(tmp_path: Path) -> None:

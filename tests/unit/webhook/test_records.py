@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from kyverno_mp.admission.decode import decode
-from kyverno_mp.program.result import PolicyResponse
+from kyverno_mp.program.result import (
+    IMAGE_VERIFY,
+    MUTATION,
+    PolicyResponse,
+    RuleResult,
+)
 from kyverno_mp.telemetry.collect import merge, views
 from kyverno_mp.telemetry.families import ADMISSION, ERRORS, HTTP, RESULTS
 from kyverno_mp.telemetry.page import Page
@@ -64,6 +69,22 @@ def test_labels_are_kyvernos(
     for family in (ADMISSION, HTTP, RESULTS):
         for cells in found[family].values():
             assert sum(cells[:-1]) == 2.0
+
+
+def test_results_about_images_have_upstreams_type(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """Also in the mutating webhook, where they are verified."""
+    recorder = Recorder(Page.claim(tmp_path, "webhook"), 100)
+    records = PageRecords(recorder, loop)
+    request = decode(json.dumps({"request": REQUEST}).encode())
+    policy = response().policy
+    images = PolicyResponse(policy, [RuleResult("v", IMAGE_VERIFY, "pass", "")])
+    changes = PolicyResponse(policy, [RuleResult("v", MUTATION, "pass", "")])
+    for one in (images, changes):
+        records.review(request, MUTATE, [one], allowed=True, seconds=0.01)
+    types = {labels[10] for labels in merge(views(tmp_path))[RESULTS]}
+    assert types == {"imageVerify", "mutate"}
 
 
 def test_what_another_thread_counts_is_counted_by_the_owner(

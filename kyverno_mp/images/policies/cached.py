@@ -1,0 +1,104 @@
+"""Keep what attestors of ImageValidatingPolicies verified, for all workers of a pod.
+
+Room: images. Takes: PolicyReview, the pod's ImageCache. Gives: CachedPolicyReview, the
+PolicyImages of program/image_policies. Next: webhook/images.py.
+May touch: files and the network through its parts.
+Source: docs/behaviour/images 10.2 (a result is bound to the digest and to the whole
+attestor).
+
+A failure is never kept, and an image is resolved and read for each review. Expressions
+are evaluated each time.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.images.cache import ImageCache
+from kyverno_mp.images.policies.review import PolicyReview
+from kyverno_mp.images.serving import OnVerified, timed
+from kyverno_mp.program.image_policies.ports import (
+    AttestorQuery,
+    CosignQuery,
+    ImageQuery,
+    NotaryQuery,
+)
+from kyverno_mp.values.jsonvalue import Json
+
+_VERSION: Final = 1
+"""Of what the entries mean."""
+
+
+class CachedPolicyReview:
+    """The images of one review."""
+
+    def __init__(
+        self, review: PolicyReview, cache: ImageCache | None, on_verified: OnVerified
+    ) -> None:
+        self._review = review
+        self._cache = cache
+        self._on_verified = on_verified
+        self.data = review.data
+        self.document = review.document
+        self.at_once = review.at_once
+
+    def verify(
+        self, asked: ImageQuery, attestor: AttestorQuery, deadline_ns: int
+    ) -> None:
+        """Require that the attestor has signed the image. Raises: as PolicyImages."""
+
+        def verified() -> Json:
+            self._review.verify(asked, attestor, deadline_ns)
+            return True
+
+        self._once(("signature",), asked, attestor, deadline_ns, verified)
+
+    def statements(
+        self, asked: ImageQuery, attestor: CosignQuery, kind: str, deadline_ns: int
+    ) -> Sequence[tuple[str, Json]]:
+        """Return what the attestor states. Raises: as PolicyImages."""
+
+        def verified() -> Json:
+            found = self._review.statements(asked, attestor, kind, deadline_ns)
+            return [list(one) for one in found]
+
+        what = ("statements", kind)
+        found = self._once(what, asked, attestor, deadline_ns, verified)
+        return [(one[0], one[1]) for one in found]
+
+    def referrer(
+        self,
+        asked: ImageQuery,
+        attestor: NotaryQuery,
+        artifact_type: str,
+        deadline_ns: int,
+    ) -> str:
+        """Return the digest of a signed artefact. Raises: as PolicyImages."""
+
+        def verified() -> Json:
+            return self._review.referrer(asked, attestor, artifact_type, deadline_ns)
+
+        what = ("referrer", artifact_type)
+        return str(self._once(what, asked, attestor, deadline_ns, verified))
+
+    def _once(
+        self,
+        what: tuple[str, ...],
+        asked: ImageQuery,
+        attestor: AttestorQuery,
+        deadline_ns: int,
+        verified: Callable[[], Json],
+    ) -> Json:
+        # The image first: one that cannot be read verifies nothing.
+        place, digest = self._review.place(asked, deadline_ns)
+        verified = timed(verified, self._on_verified)
+        if self._cache is None:
+            return verified()
+        form = type(attestor).__name__
+        bound = ["policies", _VERSION, what, place, digest, asked.access, form]
+        key = hashlib.sha256(
+            msgspec.json.encode([*bound, attestor], order="deterministic")
+        ).digest()
+        return self._cache.once(key, deadline_ns, verified, self._review.valid_s)

@@ -1,0 +1,101 @@
+"""Which rules about images are scanned, in a lane of their own.
+
+Room: reports. Takes: the policies of one generation. Gives: image_plan_of,
+is_scanned_images. Next: reports/scan/image_lane.py follows the plan,
+reports/scan/images.py evaluates the same rules.
+May touch: nothing outside its arguments.
+Source: docs/behaviour/controllers 6.3, 6.4; docs/behaviour/images 2.1, 8; Kyverno
+pkg/controllers/report/utils/scanner.go.
+
+These rules read registries, so they are scanned apart from all others. The plan says
+nothing about the rows of other rules: in a report they stay as they are.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.ir.rules import PolicyIR, RuleIR
+from kyverno_mp.program.image_policies.expressions import expressions_of
+from kyverno_mp.program.validating_policy.scans import OF_REQUESTS, is_of_creations
+from kyverno_mp.program.validating_policy.scope import names_any
+from kyverno_mp.reports.entries import IMAGES, KYVERNO
+from kyverno_mp.reports.fingerprints import key_of_names
+from kyverno_mp.reports.plan import (
+    Plan,
+    name_of,
+    rules_of,
+    scanned_policy,
+    scanned_rule,
+)
+from kyverno_mp.reports.unscanned import is_disabled
+from kyverno_mp.snapshot.image_policies import ImagePolicySegment
+from kyverno_mp.snapshot.policies import PolicySegment
+
+_TYPE: Final = "verifyImages"
+
+
+class _Everything:
+    """Contains any key."""
+
+    def __contains__(self, _key: object) -> bool:
+        return True
+
+
+_EVERYTHING: Final = _Everything()
+
+
+def image_plan_of(segment: PolicySegment, images: ImagePolicySegment | None) -> Plan:
+    """Return the plan of the lane; ``images`` None: they are not known."""
+    scanned, derived, references = [], set(), {}
+    for policy, rule in rules_of(segment):
+        if not is_scanned_rule(policy, rule):
+            continue
+        key = key_of_names((KYVERNO, policy.key, rule.name))
+        found = scanned_rule(policy, rule, key)
+        scanned.append(found)
+        references[KYVERNO, policy.key] = found.policy
+        if rule.name not in policy.review_rules:
+            derived.add(key)
+    for ir in image_policies_of(images):
+        found = scanned_policy(ir)
+        scanned.append(found)
+        references[IMAGES, name_of(found.policy)] = found.policy
+        if _is_derived(ir):
+            derived.add(found.key)
+    return Plan(
+        generation=segment.generation,
+        image_generation=0 if images is None else images.generation,
+        rules=tuple(scanned),
+        derived=frozenset(derived),
+        live=_EVERYTHING,
+        references=references,
+    )
+
+
+def is_scanned_rule(policy: PolicyIR, rule: RuleIR) -> bool:
+    """Return whether the images of existing objects are verified by a rule."""
+    if rule.rule_type != _TYPE or rule.verify_images is None:
+        return False
+    return policy.background and not is_disabled(policy)
+
+
+def image_policies_of(
+    segment: ImagePolicySegment | None,
+) -> Iterator[ImageValidatingPolicyIR]:
+    """Yield the ImageValidatingPolicies that existing objects are evaluated by.
+
+    Unlike upstream, also those of namespaces (docs/differences.md).
+    """
+    for at in range(0 if segment is None else segment.policy_count):
+        assert segment is not None
+        ir = segment.image_policy(at)
+        if ir.policy.background and not ir.is_json and not is_disabled(ir.policy):
+            yield ir
+
+
+def _is_derived(ir: ImageValidatingPolicyIR) -> bool:
+    """Return whether a scan gives each result that a review gives."""
+    return is_of_creations(body.constraints for body in ir.bodies) and not any(
+        names_any(one, OF_REQUESTS) for one in expressions_of(ir)
+    )

@@ -1,0 +1,257 @@
+"""Evaluate the rules about images on the objects of a batch.
+
+Room: reports. Takes: batches, the policies that the leader of the pod publishes, the
+ports to registries. Gives: ImageEvaluator, whose ``answer`` a thread of an evaluator
+calls. Next: process/roles/reports.py. May touch: registries and the cluster data
+through program/ports.py; the log.
+Source: docs/behaviour/controllers 6.4; docs/behaviour/images 2.1, 8; Kyverno
+pkg/controllers/report/utils/scanner.go.
+
+Images are verified as if the object was created: the record that a review has left in
+its annotations counts for nothing.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import msgspec
+
+from kyverno_mp.errors import (
+    DeadlinePassed,
+    DependencyError,
+    RegistryUnavailable,
+    SnapshotUnusable,
+)
+from kyverno_mp.ir.image_policies import ImageValidatingPolicyIR
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.limits import REPORTS_IMAGES_OBJECT_S_MAX
+from kyverno_mp.program import result
+from kyverno_mp.program.bodies.outcome import cut
+from kyverno_mp.program.context.cel_scope import Shared
+from kyverno_mp.program.engine import Engine
+from kyverno_mp.program.image_policies.evaluate import (
+    Begin,
+    Images,
+    LinkedImagePolicy,
+)
+from kyverno_mp.program.image_policies.ports import PolicyImages
+from kyverno_mp.program.images.outcomes import annotated
+from kyverno_mp.program.images.rule import ImageState
+from kyverno_mp.program.images.verification import verify_policy
+from kyverno_mp.program.reporting import decisive
+from kyverno_mp.program.request import Request, copy_of
+from kyverno_mp.program.result import RuleResult
+from kyverno_mp.program.secrecy import hides_values, withheld
+from kyverno_mp.program.validating_policy.scope import Facts
+from kyverno_mp.reports.batches import BATCH, ENCODER, Answer, Batch, Evaluated
+from kyverno_mp.reports.policies.cel_rules import CelRules, CelScan
+from kyverno_mp.reports.policies.images import image_policies_of
+from kyverno_mp.reports.scan.evaluator import BEHIND, STATUSES, newest, none_of
+from kyverno_mp.reports.scan.found import DEFECT, FoundRows
+from kyverno_mp.reports.scan.linking import ScannedImages, link_images
+from kyverno_mp.reports.scan.outages import Noted, NotedPolicyImages, NotedReview
+from kyverno_mp.reports.scan.requests import Requests
+from kyverno_mp.snapshot.image_policies import ImagePolicySegment
+from kyverno_mp.snapshot.policies import PolicySegment
+
+_log = logging.getLogger(__name__)
+Counts = Callable[[], Iterable[tuple[str, tuple[str, ...], int]]]
+_Cel = CelRules[ImagePolicySegment, ImageValidatingPolicyIR]
+
+
+class ImageEvaluator:
+    """Answers batches; one thread uses it."""
+
+    def __init__(  # noqa: PLR0913 - a segment for each kind
+        self,
+        policies: Callable[[], PolicySegment | None],
+        image_policies: Callable[[], ImagePolicySegment | None],
+        engine: Engine,
+        begin: Begin | None,
+        *,
+        results: frozenset[str],
+        is_excluded: Callable[[Request], bool] = lambda _request: False,
+        counts: Counts = lambda: (),
+    ) -> None:
+        """``begin``: begins the images of one review of ImageValidatingPolicies.
+
+        ``results`` that are reported, as settings say. ``counts``: returns what was
+        counted since the last call.
+        """
+        self._policies = policies
+        self._image_policies = image_policies
+        self._engine = engine
+        self._begin = begin
+        self._statuses = frozenset(STATUSES.get(one, one) for one in results)
+        self._is_excluded = is_excluded
+        self._counts = counts
+        data = engine.cluster_data
+        self._requests = Requests(data.namespaces)
+        self._noted = Noted()
+        self._images = Images(None)
+        scan: CelScan[ImagePolicySegment, ImageValidatingPolicyIR] = CelScan(
+            lambda segment, _types: image_policies_of(segment),
+            LinkedImagePolicy,
+            self._verdicts,
+            result.IMAGE_VERIFY,
+        )
+        self._cel: _Cel = CelRules(data.cel, frozenset(), scan)
+        self._segment: PolicySegment | None = None
+        self._linked: dict[tuple[str, str, str], list[ScannedImages]] = {}
+
+    def answer(self, content: bytes) -> bytes:
+        """Answer one message."""
+        return ENCODER.encode(self.evaluate(BATCH.decode(content)))
+
+    def evaluate(self, batch: Batch) -> Answer:
+        """Evaluate the objects of a batch."""
+        segment = newest(self._policies, batch.generation)
+        if segment is None:
+            return none_of(batch, 0, "no policies are published yet")
+        if segment is not self._segment:
+            self._segment, self._linked = segment, {}
+        resource = Resource(
+            group=batch.group,
+            version=batch.version,
+            plural=batch.plural,
+            kind=batch.kind,
+        )
+        try:
+            images = self._image_policies()
+            known = 0 if images is None else images.generation
+            if known < batch.image_generation:
+                return none_of(batch, segment.generation, BEHIND)
+            self._cel.begin(images, resource)
+            policies = self._policies_of(segment, resource)
+        except (DependencyError, SnapshotUnusable) as error:
+            return none_of(batch, segment.generation, error.message)
+        except Exception:  # noqa: BLE001 - the batches of other kinds have results
+            _log.exception("the policies for %s cannot be linked", resource.name)
+            return none_of(batch, segment.generation, DEFECT)
+        found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
+        return Answer(segment.generation, found, known, tuple(self._counts()))
+
+    def _policies_of(
+        self, segment: PolicySegment, resource: Resource
+    ) -> list[ScannedImages]:
+        key = (resource.group, resource.version, resource.kind)
+        found = self._linked.get(key)
+        if found is None:
+            found = self._linked[key] = list(link_images(segment, resource))
+        return found
+
+    def _evaluate(
+        self, resource: Resource, policies: list[ScannedImages], raw: bytes
+    ) -> Evaluated:
+        hides = hides_values(resource.kind)
+        try:
+            request = self._requests.of(resource, msgspec.json.decode(raw))
+            if self._is_excluded(request):
+                return Evaluated()
+            return self._found(resource, policies, request)
+        except (DependencyError, SnapshotUnusable) as error:
+            return Evaluated(problem=withheld(error.code) if hides else error.message)
+        except Exception as error:  # noqa: BLE001 - the other objects have results
+            _log.error(
+                "images of an object of %s cannot be verified (%s)",
+                *(resource.name, type(error).__name__),
+                exc_info=None if hides else error,
+            )
+            return Evaluated(problem=DEFECT)
+
+    def _found(
+        self, resource: Resource, policies: list[ScannedImages], request: Request
+    ) -> Evaluated:
+        request = copy_of(request)
+        # SAFETY: what a review, or a user, has recorded there is no verification.
+        request.object = annotated(request.object, {})
+        deadline_ns = self._engine.now_ns() + REPORTS_IMAGES_OBJECT_S_MAX * 10**9
+        found = FoundRows(request.kind, self._statuses)
+        begin = self._engine.cluster_data.reviewed_images
+        images = None if begin is None else begin()
+        for policy in policies:
+            self._noted = Noted()
+            noted = None if images is None else NotedReview(images, self._noted)
+            try:
+                results = self._results(policy, request, noted, deadline_ns)
+            except (DependencyError, SnapshotUnusable) as error:
+                names = [rule.name for rule in policy.rules]
+                found.wait(policy.ir, names, error)
+                continue
+            found.add(policy.ir, decisive(map(self._shown, results)))
+            found.is_outage = found.is_outage or bool(self._noted.problem)
+        self._images = Images(None if self._begin is None else self._begun)
+        self._noted = Noted()
+        runtime = self._engine.open(request, deadline_ns).runtime
+        for compiled, one in self._cel.results(request, resource, runtime):
+            if isinstance(one, RuleResult):
+                found.add(compiled.policy, [self._shown(one)])
+                found.is_outage = found.is_outage or bool(self._noted.problem)
+            else:
+                found.wait(compiled.policy, [""], one)
+            self._noted.problem = ""
+        return found.evaluated()
+
+    def _results(
+        self,
+        policy: ScannedImages,
+        request: Request,
+        images: NotedReview | None,
+        deadline_ns: int,
+    ) -> list[RuleResult]:
+        """Verify the images of an object; what is unknown is an error, never no result.
+
+        Raises: DependencyError, except of registries and that the time is over.
+        """
+        if policy.failure is not None:
+            return policy.not_evaluated(request, policy.failure)
+        if images is None:
+            text = "registries are not read here"
+            return policy.not_evaluated(
+                request, RegistryUnavailable("registry.none", text)
+            )
+        try:
+            context = self._engine.open(request, deadline_ns)
+            state = ImageState(images, request.object)
+            return verify_policy(policy.ir, policy.linked, context, state).results
+        except (DeadlinePassed, RegistryUnavailable) as error:
+            self._noted.problem = self._noted.problem or error.message
+            failure: Exception = error
+        except (DependencyError, SnapshotUnusable):
+            raise
+        except Exception as error:  # noqa: BLE001 - the other policies have results
+            # A traceback ends with the text of the error, which may quote a value.
+            _log.error(
+                "policy %s cannot be evaluated (%s)",
+                *(policy.ir.key, type(error).__name__),
+                exc_info=None if hides_values(request.kind) else error,
+            )
+            failure = error
+        return policy.not_evaluated(request, failure)
+
+    def _begun(self) -> PolicyImages:
+        assert self._begin is not None
+        # The note of the policy that is evaluated, whichever it is.
+        return NotedPolicyImages(self._begin(), self._noted)
+
+    def _verdicts(
+        self, linked: LinkedImagePolicy, facts: Facts, shared: Shared
+    ) -> Iterator[RuleResult | None]:
+        try:
+            for answer in linked.evaluate(facts, shared, self._images):
+                yield answer.result
+        except DeadlinePassed as error:
+            self._noted.problem = self._noted.problem or error.message
+            raise
+
+    def _shown(self, found: RuleResult) -> RuleResult:
+        """Return a result, or that it is not known because of an outage.
+
+        SAFETY: an attestor that could not be asked has not failed.
+        """
+        problem = self._noted.problem
+        if found.status != result.FAIL or not problem:
+            return found
+        text = cut(f"the images could not be verified: {problem}")
+        return replace(found, status=result.ERROR, message=text)

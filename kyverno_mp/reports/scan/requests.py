@@ -1,0 +1,51 @@
+"""Make requests of the objects that are scanned.
+
+Room: reports. Takes: the JSON of an object. Gives: Requests. Next:
+reports/scan/evaluator.py, reports/scan/images.py.
+May touch: the labels of namespaces, through program/ports.py.
+Source: docs/behaviour/controllers 6.4; docs/behaviour/engine 8.5.
+
+An object is evaluated as if an unknown user created it.
+"""
+
+from kyverno_mp.kube.resource import Resource
+from kyverno_mp.program.ports import Namespaces
+from kyverno_mp.program.request import Request
+from kyverno_mp.values.jsonvalue import Json
+
+
+class Requests:
+    """Makes requests; one thread uses it."""
+
+    def __init__(self, namespaces: Namespaces | None) -> None:
+        self._namespaces = namespaces
+
+    def of(self, resource: Resource, raw: Json) -> Request:
+        """Return the creation of an object. Raises: DependencyError."""
+        # K8S: items of a list carry neither kind nor apiVersion.
+        raw = {"apiVersion": resource.api_version, "kind": resource.kind, **raw}
+        metadata = raw.get("metadata") or {}
+        # K8S: who wrote which field; no review contains it, and it is half the object.
+        metadata.pop("managedFields", None)
+        namespace = str(metadata.get("namespace") or "")
+        labels, is_known = self._labels(resource, namespace, metadata)
+        return Request(
+            group=resource.group,
+            version=resource.version,
+            kind=resource.kind,
+            name=str(metadata.get("name") or ""),
+            namespace=namespace,
+            object=raw,
+            namespace_labels=labels,
+            namespace_known=is_known,
+        )
+
+    def _labels(
+        self, resource: Resource, namespace: str, metadata: Json
+    ) -> tuple[dict[str, str], bool]:
+        if resource.kind == "Namespace" and not resource.group:
+            return dict(metadata.get("labels") or {}), True
+        if not namespace or self._namespaces is None:
+            return {}, True
+        found = self._namespaces.labels(namespace)
+        return dict(found or {}), found is not None

@@ -1,0 +1,206 @@
+"""Watch the resources that are scanned, and list what has to be scanned again.
+
+Room: reports. Takes: the rules that may match each resource, a Feed. Gives:
+ObjectScan, of which each lane has one. Next: coordinator.py, image_lane.py.
+May touch: the API server through kube, the clock.
+Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from kyverno_mp.errors import (
+    DependencyError,
+    KubeNotFound,
+    KubeRefused,
+    SnapshotUnusable,
+)
+from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.watch import WatchScope, list_pages
+from kyverno_mp.limits import REPORTS_WATCHES_MAX
+from kyverno_mp.reports.feed import Feed, Keys
+from kyverno_mp.reports.plan import ScannedRule
+from kyverno_mp.reports.scan.dependencies import ReportsDependencies
+from kyverno_mp.reports.scan.due import EVERYWHERE, Scanned
+from kyverno_mp.reports.scan.watches import KindWatch
+from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
+
+_log = logging.getLogger(__name__)
+_DATA_PAUSE_S: Final = 10.0
+"""Data that changes all the time causes no more than a scan in this time."""
+ResourceId = tuple[str, str]
+
+
+class ObjectScan:
+    """The resources of one lane; one thread calls the steps, others may read."""
+
+    def __init__(
+        self, dependencies: ReportsDependencies, feed: Feed, *, has_gauges: bool = True
+    ) -> None:
+        """``has_gauges``: whether it is the lane that the gauges describe."""
+        self._dependencies = dependencies
+        self._clock_s = dependencies.clock.monotonic_s
+        self._feed = feed
+        self._has_gauges = has_gauges
+        self.resources: dict[ResourceId, Scanned] = {}
+        self.problem = ""
+        self.left_out = 0
+        """Kinds that are not scanned, because there are too many."""
+        self._list_problems: dict[ResourceId, str] = {}
+        """Why the last list of a kind failed."""
+        self._labels_at = 0
+        self._labels: Mapping[str, bytes] | None = None
+        self._data: tuple[int, ...] | None = None
+        self._data_s = float("-inf")
+        self._full_s = self._clock_s()
+
+    def stop(self) -> None:
+        """End all watches; the feed is closed already."""
+        for one in self.resources.values():
+            one.watch.stop()
+
+    def _run(self, steps: Iterable[Callable[[], None]]) -> None:
+        """Do what is due; what fails is tried again at the next tick.
+
+        Raises: LeaseLost.
+        """
+        problems = []
+        for step in steps:
+            try:
+                step()
+            except (DependencyError, SnapshotUnusable) as error:
+                problems.append(error.message)
+                _log.warning(error.message)
+        self._hold_scans()
+        self.problem = "; ".join([*problems, *self._list_problems.values()])
+
+    def _in_force(self, keys: Keys) -> Keys:
+        """Return those of rules that are evaluated: rows of others are swept."""
+        return keys
+
+    def _is_whole(self, _report: Key) -> bool:
+        """Return whether a report lacks only what changed rules will find."""
+        return False
+
+    def _follow(
+        self, wanted: Mapping[ResourceId, tuple[Resource, list[ScannedRule]]]
+    ) -> None:
+        """Scan these resources, with the rules that may match each."""
+        for key in [key for key in self.resources if key not in wanted]:
+            self._drop(key)
+        for key, (resource, rules) in wanted.items():
+            self._take_up(key, resource, rules)
+        self.left_out = len(wanted) - len(self.resources)
+
+    def _take_up(
+        self, key: ResourceId, resource: Resource, rules: list[ScannedRule]
+    ) -> None:
+        known = self.resources.get(key)
+        if known is not None and known.resource.version != resource.version:
+            self._drop(key)
+            known = None
+        if known is not None:
+            changed = self._in_force(known.take_rules(rules))
+            if changed:
+                known.mark([EVERYWHERE], self._clock_s(), changed)
+        elif len(self.resources) < REPORTS_WATCHES_MAX:
+            client, clock = self._dependencies.client, self._dependencies.clock
+            watch = KindWatch(client, resource, self._feed, clock)
+            made = self.resources[key] = Scanned(watch, rules)
+            made.started_s = self._clock_s()
+            watch.start()
+
+    def _drop(self, key: ResourceId) -> None:
+        gone = self.resources.pop(key)
+        gone.watch.stop()
+        self._list_problems.pop(key, None)
+        if self._has_gauges:
+            self._dependencies.metrics.hold(REPORTS_OBJECTS, (key[1],), 0.0)
+
+    def _follow_labels(self) -> None:
+        """Mark the namespaces whose labels changed."""
+        generation, read = self._dependencies.published.namespace_labels()
+        if self._labels is not None and generation == self._labels_at:
+            return
+        before, self._labels = self._labels, read()
+        self._labels_at = generation
+        if before is None:
+            return
+        changed = {
+            name for name, digest in self._labels.items() if before.get(name) != digest
+        }
+        for one in self.resources.values():
+            if one.reads_labels and one.resource.namespaced:
+                one.mark(changed, self._clock_s())
+
+    def _follow_data(self) -> None:
+        """Mark the resources whose rules read other data, when that changed."""
+        data = self._dependencies.published.data_generations()
+        now_s = self._clock_s()
+        if data == self._data or now_s - self._data_s < _DATA_PAUSE_S:
+            return
+        if self._data is not None:
+            for one in self.resources.values():
+                if one.reads_data:
+                    one.mark([EVERYWHERE], now_s)
+        self._data, self._data_s = data, now_s
+
+    def _follow_time(self) -> None:
+        now_s = self._clock_s()
+        if now_s - self._full_s < self._dependencies.settings.reports_scan_interval_s:
+            return
+        self._full_s = now_s
+        for one in self.resources.values():
+            one.mark([EVERYWHERE], now_s)
+
+    def _scan_due(self) -> None:
+        """List and feed what is due; a kind that fails stops no other.
+
+        An API server behind the API server may be down for days.
+        """
+        for key, one in list(self.resources.items()):
+            if not one.is_to_list(self._clock_s()):
+                continue
+            try:
+                for namespace, only in one.lists():
+                    self._list(one, namespace, only)
+                    one.listed(namespace)
+            except DependencyError as error:
+                _log.warning(error.message)
+                one.failed(self._clock_s())
+                if not isinstance(error, KubeRefused | KubeNotFound):
+                    self._list_problems[key] = error.message
+                # The watch names these in the health of the pool.
+            else:
+                self._list_problems.pop(key, None)
+
+    def _list(self, one: Scanned, namespace: str, only: Keys | None) -> None:
+        """List and feed the objects of a kind. Raises: DependencyError."""
+
+        def only_for(report: Key) -> Keys | None:
+            return only if self._is_whole(report) else None
+
+        scope = WatchScope(resource=one.resource, namespace=namespace)
+        for page in list_pages(self._dependencies.client, scope):
+            for raw in page.items:
+                try:
+                    one.watch.evaluate(raw, one.started_s, only_for)
+                except msgspec.DecodeError as error:
+                    # As its watch does: the other objects are evaluated.
+                    _log.warning("%s: skipped an object: %s", one.resource.name, error)
+
+    def _hold_scans(self) -> None:
+        """Record how long a scan took, once everything was evaluated."""
+        if self._feed.pending:
+            return
+        for one in self.resources.values():
+            if one.started_s and not one.due and one.watch.informer.synced:
+                took_s = self._clock_s() - one.started_s
+                one.started_s = 0.0
+                labels = (one.resource.plural,)
+                if self._has_gauges:
+                    self._dependencies.metrics.hold(REPORTS_SCAN, labels, took_s)
+                _log.info("scanned %s in %.1f s", one.resource.name, took_s)
