@@ -42,7 +42,7 @@ from kyverno_mp.program.validating_policy.constraints import (
 )
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
 from kyverno_mp.program.validating_policy.scope import NAMES, Facts
-from kyverno_mp.values.go.duration import quote_text
+from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json
 from kyverno_mp.values.patches.json_equal import whole_numbers
 from kyverno_mp.values.typed.schema import Schemas, built_in

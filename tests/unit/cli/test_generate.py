@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.background.admission import User
-from tests.unit.background.test_generating import held
+from tests.unit.background.generating_world import held
 from tests.unit.background.world import (
     CONFIG_MAPS,
     MATCHED,
