@@ -295,7 +295,7 @@ class LinkedMutatingPolicy:
                 )
             resource = changed
             scope.replace_object(resource)
-        properties = annotated(body.annotations, scope, quote_text)
+        properties = annotated(body.annotations, scope, quote)
         found = RuleResult("", result.MUTATION, result.PASS, "success", properties)
         return Mutated(body.ir.copy, found, resource)
 
