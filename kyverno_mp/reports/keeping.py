@@ -72,22 +72,41 @@ def stays(key: bytes, plan: Plan, *, is_scanned: bool) -> bool:
     return key in plan.live and (is_scanned or key not in plan.derived)
 
 
-def row_stays(row: Row, plan: Plan, *, is_scanned: bool) -> bool:
-    """Return what ``stays`` says, and that rows of unknown policies stay."""
-    return row.source in plan.unknown or stays(key_of(row), plan, is_scanned=is_scanned)
+def outlasts(key: bytes, plan: Plan, scanned: Keys) -> bool:
+    """Return whether a stored row may stay after a change of policies.
+
+    ``scanned``: the rules of all lanes that objects of its kind are scanned by. A rule
+    that a scan decides alone, and which no longer names the kind, has no rows there.
+    """
+    return key in plan.live and (key in scanned or not _is_derived(key, plan))
 
 
-def is_outdated(fingerprints: bytes, plan: Plan, *, is_scanned: bool) -> bool:
+def _is_derived(key: bytes, plan: Plan) -> bool:
+    return key in plan.derived or (
+        plan.images is not None and key in plan.images.derived
+    )
+
+
+def row_outlasts(row: Row, plan: Plan, scanned: Keys) -> bool:
+    """Return what ``outlasts`` says, and that rows of unknown policies stay."""
+    return row.source in plan.unknown or outlasts(key_of(row), plan, scanned)
+
+
+def is_outdated(fingerprints: bytes, plan: Plan, scanned: Keys) -> bool:
     """Return whether ``prune`` may change a report: fingerprints have no source."""
     return not all(
-        stays(one[:KEY_BYTES], plan, is_scanned=is_scanned)
+        outlasts(one[:KEY_BYTES], plan, scanned)
         for one in each_fingerprint(fingerprints)
     )
 
 
 def merged(known: Sequence[Row], given: Iterable[Row], plan: Plan) -> list[Row]:
     """Return the rows after a review. KYVERNO: equal seconds keep the older row."""
-    found = {key_of(row): row for row in known if row_stays(row, plan, is_scanned=True)}
+    found = {
+        key_of(row): row
+        for row in known
+        if row.source in plan.unknown or key_of(row) in plan.live
+    }
     for row in given:
         key = key_of(row)
         before = found.get(key)

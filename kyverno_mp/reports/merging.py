@@ -86,7 +86,7 @@ class Merging:
         if not plan.generation:
             # Nothing is known of any rule: all rows would be taken for outdated.
             return False
-        self._writer.merge(subject, rows, plan)
+        self._writer.merge(subject, rows, self._plan)
         now_s = self._clock.now().timestamp()
         return not any(
             key_of(row) not in plan.live and _age_s(row, now_s) < NEW_RULE_S

@@ -10,7 +10,9 @@ is not decoded again when they bring it.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
@@ -35,6 +37,8 @@ class StoredReports:
         self._written: dict[Key, tuple[str, StoredReport | None]] = {}
         """The version of our last write, "" = deleted, and what we wrote, until an
         informer has it."""
+        self._writing: Counter[Key] = Counter()
+        """Reports that are being written, by how many threads."""
         self.informers = [
             Informer(
                 client,
@@ -82,10 +86,33 @@ class StoredReports:
             self._written[key] = resource_version, after
         self._seen(key)
 
+    @contextmanager
+    def writing(self, key: Key) -> Iterator[None]:
+        """Make a report ``unseen`` while it may be written.
+
+        Entered before it is asked what the policies are: a write that they allow may
+        reach the API server after they have changed.
+        """
+        with self._lock:
+            self._writing[key] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._writing[key] -= 1
+                if not self._writing[key]:
+                    del self._writing[key]
+
     def unseen(self) -> set[Key]:
         """Return the reports whose last write here may be missing in the informers."""
         with self._lock:
-            return set(self._written)
+            return {*self._written, *self._writing}
+
+    def is_settled(self, key: Key) -> bool:
+        """Return whether nobody writes a report, and ``get`` has what we wrote."""
+        with self._lock:
+            is_written = key in self._writing
+        return not is_written and self.is_known(key)
 
     def items(self) -> Iterator[tuple[Key, StoredReport]]:
         """Yield all reports."""

@@ -27,13 +27,14 @@ from kyverno_mp.kube.apply import Objects
 from kyverno_mp.reports.batches import NOTHING
 from kyverno_mp.reports.changes import Change, change_of, new_report
 from kyverno_mp.reports.entries import ROW, Row, Subject, Timestamp
+from kyverno_mp.reports.feed import Keys
 from kyverno_mp.reports.fingerprints import (
     each_fingerprint,
     fingerprints_of,
     joined,
     plain_row,
 )
-from kyverno_mp.reports.keeping import Evaluation, merged, row_stays, stays
+from kyverno_mp.reports.keeping import Evaluation, merged, outlasts, row_outlasts
 from kyverno_mp.reports.objects import (
     LEFT_OUT,
     Report,
@@ -99,6 +100,12 @@ class Writer:
             return Applied(SAME)
         if not self.stores:
             return Applied(SAME, range(len(evaluated.rows)))
+        with self._stored.writing(report_key(subject)):
+            return self._write(subject, evaluation)
+
+    def _write(self, subject: Subject, evaluation: Evaluation) -> Applied:
+        """Write what a scan found. Raises: as ``apply``."""
+        evaluated = evaluation.found
         written = self._write_unread(subject, evaluation)
         if written is not None:
             return written
@@ -114,32 +121,36 @@ class Writer:
 
         return Applied(self._bring(subject, decide), changed)
 
-    def prune(self, subject: Subject, plan: Plan, *, is_scanned: bool) -> str:
+    def prune(self, subject: Subject, plan: Plan, scanned: Keys) -> str:
         """Remove outdated rows from the report of an object.
 
-        ``is_scanned``: a scan brings the derived rows up to date; otherwise they go.
+        ``scanned``: the rules of which a scan brings the derived rows up to date; those
+        of others go.
         Raises: DependencyError, LeaseLost.
         """
 
         def may_stay(key: bytes) -> bool:
-            return stays(key, plan, is_scanned=is_scanned)
+            return outlasts(key, plan, scanned)
 
         written = self._change(subject, Evaluation(NOTHING, plan), may_stay)
         if written is not None:
             return written.outcome
 
         def kept(rows: Sequence[Row]) -> list[Row]:
-            return [row for row in rows if row_stays(row, plan, is_scanned=is_scanned)]
+            return [row for row in rows if row_outlasts(row, plan, scanned)]
 
         return self._bring(subject, kept)
 
-    def merge(self, subject: Subject, rows: Iterable[Row], plan: Plan) -> str:
+    def merge(
+        self, subject: Subject, rows: Iterable[Row], plan: Callable[[], Plan]
+    ) -> str:
         """Add results of reviews; the newest of each rule wins.
 
-        Raises: DependencyError, LeaseLost.
+        ``plan``: returns the one in force. Raises: DependencyError, LeaseLost.
         """
         given = [msgspec.structs.replace(row, resources=()) for row in rows]
-        return self._bring(subject, lambda known: merged(known, given, plan))
+        with self._stored.writing(report_key(subject)):
+            return self._bring(subject, lambda known: merged(known, given, plan()))
 
     def _is_written(self, subject: Subject, evaluation: Evaluation) -> bool:
         """Return whether the report has what was found, as far as the informer says."""

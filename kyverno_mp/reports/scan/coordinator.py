@@ -69,6 +69,8 @@ class Scan(ObjectScan):
         """Since when kinds of admission policies are awaited."""
         self._swept: Plan | None = None
         self._unswept: set[Key] = set()
+        self._scanned: dict[tuple[str, str], Keys] = {}
+        """The rules of both lanes by the kind that they scan."""
 
     def tick(self) -> None:
         """Do what is due; what fails is tried again at the next tick.
@@ -127,6 +129,8 @@ class Scan(ObjectScan):
         self.plan = plan
         self._follow(wanted)
         self.imaged = imaged
+        taken = {key: one for key, one in wanted.items() if key in self.resources}
+        self._scanned = _scanned_keys(taken, imaged)
 
     def _wanted(self, plan: Plan) -> Wanted:
         """Return the resources of a lane, each with the rules that may match."""
@@ -188,7 +192,7 @@ class Scan(ObjectScan):
             self._prune(self._stored.items())
             self._swept, self._unswept = plan, unseen
         elif self._unswept:
-            seen = {key for key in self._unswept if self._stored.is_known(key)}
+            seen = {key for key in self._unswept if self._stored.is_settled(key)}
             found = [(key, self._stored.get(key)) for key in seen]
             self._prune((key, one) for key, one in found if one is not None)
             self._unswept -= seen
@@ -196,14 +200,10 @@ class Scan(ObjectScan):
     def _prune(self, reports: Iterable[tuple[Key, StoredReport]]) -> None:
         """Remove outdated rows. Raises: DependencyError, after the other reports."""
         plan = self.plan
-        kinds = {
-            (one.resource.api_version, one.resource.kind)
-            for one in self.resources.values()
-        }
-        outdated: list[tuple[Subject, bool]] = []
+        outdated: list[tuple[Subject, Keys]] = []
         for (namespace, uid), report in reports:
-            is_scanned = (report.api_version, report.kind) in kinds
-            if is_outdated(report.fingerprints, plan, is_scanned=is_scanned):
+            scanned = self._scanned.get((report.api_version, report.kind), frozenset())
+            if is_outdated(report.fingerprints, plan, scanned):
                 subject = Subject(
                     api_version=report.api_version,
                     kind=report.kind,
@@ -211,12 +211,12 @@ class Scan(ObjectScan):
                     name=report.name,
                     uid=uid,
                 )
-                outdated.append((subject, is_scanned))
+                outdated.append((subject, scanned))
 
-        def prune(one: tuple[Subject, bool]) -> DependencyError | None:
-            subject, is_scanned = one
+        def prune(one: tuple[Subject, Keys]) -> DependencyError | None:
+            subject, scanned = one
             try:
-                self._writer.prune(subject, plan, is_scanned=is_scanned)
+                self._writer.prune(subject, plan, scanned)
             except DependencyError as error:
                 return error
             return None
@@ -229,3 +229,12 @@ class Scan(ObjectScan):
         for failure in failures:
             if failure is not None:
                 raise failure
+
+
+def _scanned_keys(*lanes: Wanted) -> dict[tuple[str, str], Keys]:
+    """Return the rules of some lanes by the kind that they scan."""
+    found: dict[tuple[str, str], Keys] = {}
+    for resource, rules in (one for lane in lanes for one in lane.values()):
+        kind = resource.api_version, resource.kind
+        found[kind] = found.get(kind, frozenset()) | {rule.key for rule in rules}
+    return found

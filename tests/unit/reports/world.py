@@ -359,7 +359,7 @@ class Term:
             # The informers may have brought something while the work was done.
             self.catch_up()
             done += sum(lane.feed.pending for lane in self.reports._lanes)
-            known = self.reports.stored.is_known
+            known = self.reports.stored.is_settled
             done += any(known(key) for key in self.reports.scan._unswept)
             resources = [
                 one

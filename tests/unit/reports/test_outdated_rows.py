@@ -1,0 +1,144 @@
+"""Rows of rules that are gone, or that no longer name the kind, leave the reports.
+
+A failure means: a report says for good what no policy says any more.
+"""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kyverno_mp.reports.entries import Row, Subject
+from tests.image_rig import Contents, serving
+from tests.unit.kube.fake_api import FakeApi
+from tests.unit.reports.test_images import Registry, verifying
+from tests.unit.reports.test_images import pod as pod_with
+from tests.unit.reports.world import (
+    World,
+    labelled,
+    new_cluster,
+    pod,
+    policy,
+    report_of,
+    results,
+    term,
+)
+from tests.unit.webhook import test_image_policies as reviews
+
+Json = Any
+
+
+@pytest.fixture(name="world")
+def fixture_world(api: FakeApi) -> World:
+    return new_cluster(api)
+
+
+@pytest.fixture(name="registry")
+def fixture_registry(tmp_path: Path) -> Iterator[Registry]:
+    contents = Contents()
+    with serving(contents, is_canned=False) as host:
+        yield Registry(contents, host, tmp_path)
+
+
+def _rule_of(raw: Json) -> tuple[Json, Json]:
+    """Return a policy for Pods alone, and the same for ConfigMaps."""
+    raw["metadata"]["annotations"] = {
+        "pod-policies.kyverno.io/autogen-controllers": "none"
+    }
+    moved = copy.deepcopy(raw)
+    moved["spec"]["rules"][0]["match"]["any"][0]["resources"]["kinds"] = ["ConfigMap"]
+    return raw, moved
+
+
+def _policy_of(raw: Json) -> tuple[Json, Json]:
+    raw["spec"]["autogen"] = {"podControllers": {"controllers": []}}
+    moved = copy.deepcopy(raw)
+    rules = moved["spec"]["matchConstraints"]["resourceRules"]
+    rules[0]["resources"] = ["configmaps"]
+    return raw, moved
+
+
+@pytest.mark.parametrize("rest", [[], [("q", "r", "fail")]])
+@pytest.mark.parametrize("kind", ["rule", "policy"])
+def test_rows_about_images_go_with_their_kind(
+    api: FakeApi, world: World, registry: Registry, kind: str, rest: list[Json]
+) -> None:
+    """Whether or not Pods are still scanned by the other lane."""
+    before, after = (
+        _rule_of(verifying(registry))
+        if kind == "rule"
+        else _policy_of(reviews.policy(signer=registry.signer))
+    )
+    other = (policy("q", labelled()),) if rest else ()
+    world.serve(before, *other)
+    raw = pod_with(api, "x", registry.bare)
+    with term(api, world, images=registry.served()) as one:
+        one.settle()
+        assert len(results(report_of(api, raw))) == 1 + len(rest)
+        world.serve(after, *other)
+        one.settle()
+        report = report_of(api, raw)
+        assert (results(report) if report else []) == rest
+        # A kind that comes back has its rows again.
+        world.serve(before, *other)
+        one.settle()
+        assert len(results(report_of(api, raw))) == 1 + len(rest)
+
+
+def test_rows_of_reviews_go_when_scans_decide_of_other_kinds(
+    api: FakeApi, world: World
+) -> None:
+    """``background`` becomes true together with other kinds."""
+    other = policy("q", labelled(label="z"))
+    world.serve(policy("p", labelled()), other)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        world.serve(policy("p", labelled(), background=False), other)
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "r", "fail"), ("q", "r", "fail")]
+        world.serve(policy("p", labelled(kinds=("ConfigMap",))), other)
+        one.settle()
+        assert results(report_of(api, raw)) == [("q", "r", "fail")]
+
+
+@pytest.mark.parametrize("work", ["scan", "review"])
+def test_a_write_under_way_brings_no_row_of_a_deleted_policy_back(
+    api: FakeApi, world: World, work: str
+) -> None:
+    """The policy is deleted, and reports are swept, before the answer to the write."""
+    rest = policy("q", labelled(label="other"))
+    gone = policy("gone", labelled(), background=work == "scan")
+    world.serve(rest)
+    raw = pod(api)
+    with term(api, world) as one:
+        one.settle()
+        world.serve(rest, gone)
+        one.reports.scan.tick()
+        one.catch_up()
+
+        def delete(method: str, target: str) -> None:
+            if method in ("PATCH", "PUT") and "policyreports" in target:
+                api.on_request = lambda _method, _target: None
+                world.serve(rest)
+                one.reports.scan.tick()
+
+        api.on_request = delete
+        if work == "scan":
+            one.reports.dispatch.work_due()
+        else:
+            row = Row(source="kyverno", policy="gone", rule="r", result="fail")
+            metadata = raw["metadata"]
+            subject = Subject(
+                api_version="v1",
+                kind="Pod",
+                namespace=metadata["namespace"],
+                name=metadata["name"],
+                uid=metadata["uid"],
+            )
+            one.reports.merging.merge(subject, [row])
+        one.settle()
+        one.pass_s(2)
+        assert {policy for policy, _, _ in results(report_of(api, raw))} == {"q"}
