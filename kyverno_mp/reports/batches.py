@@ -72,6 +72,10 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     """Of the ImageValidatingPolicies, 0: they were not asked."""
     counts: tuple[tuple[str, tuple[str, ...], int], ...] = ()
     """What the evaluator counted meanwhile: the name of a family, labels, number."""
+    cel_generation: int = 0
+    """Of the policies in CEL, 0: they were not asked."""
+    mutating_generation: int = 0
+    """Of the MutatingPolicies, likewise."""
 
 
 ENCODER: Final = msgspec.msgpack.Encoder()

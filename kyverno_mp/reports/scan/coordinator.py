@@ -18,12 +18,12 @@ evaluated by this policy, and only reports that differ are written.
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
 from kyverno_mp.errors import DependencyError
-from kyverno_mp.kube.resource import Key, Resource
+from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import REPORTS_ADMISSION_POLICIES_S_MAX
 from kyverno_mp.program.reporting import IMAGE_VERIFY, MUTATE, VALIDATE
 from kyverno_mp.reports.entries import MUTATING, Subject
@@ -31,11 +31,12 @@ from kyverno_mp.reports.feed import Feed, Keys
 from kyverno_mp.reports.keeping import is_outdated
 from kyverno_mp.reports.kinds import Kinds
 from kyverno_mp.reports.objects import StoredReport
-from kyverno_mp.reports.plan import CelSegments, Plan, ScannedRule, plan_of
+from kyverno_mp.reports.plan import CelSegments, Plan, plan_of
 from kyverno_mp.reports.policies.admission_policies import AdmissionPolicies
 from kyverno_mp.reports.policies.images import image_plan_of
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
-from kyverno_mp.reports.scan.resources import ObjectScan, ResourceId
+from kyverno_mp.reports.scan.handover import Handover
+from kyverno_mp.reports.scan.resources import ObjectScan, Wanted
 from kyverno_mp.reports.stored import StoredReports
 from kyverno_mp.reports.writer import Writer
 from kyverno_mp.snapshot.policies import PolicySegment
@@ -43,8 +44,6 @@ from kyverno_mp.snapshot.policies import PolicySegment
 _PRUNERS: Final = 6
 """Writes under way, as many as scans have."""
 _PRUNED_AT_ONCE: Final = 500
-Wanted: TypeAlias = dict[ResourceId, tuple[Resource, list[ScannedRule]]]
-"""The resources of a lane, each with the rules that may match."""
 
 
 class Scan(ObjectScan):
@@ -63,7 +62,7 @@ class Scan(ObjectScan):
         self._kinds = Kinds(dependencies.client, self._clock_s)
         self.admission = AdmissionPolicies(dependencies.client, dependencies.settings)
         self.plan = Plan()
-        self.imaged: Wanted = {}
+        self.imaged = Handover()
         """The resources that the lane of images scans."""
         self._awaited_s: float | None = None
         """Since when kinds of admission policies are awaited."""
@@ -127,8 +126,8 @@ class Scan(ObjectScan):
         imaged = self._wanted(plan.images or Plan())
         # First the plan: what is found from now on is written by it.
         self.plan = plan
-        self._follow(wanted)
-        self.imaged = imaged
+        self._follow(wanted, {})
+        self.imaged.put(imaged)
         taken = {key: one for key, one in wanted.items() if key in self.resources}
         self._scanned = _scanned_keys(taken, imaged)
 

@@ -136,9 +136,11 @@ class Dispatch:
         is_behind = answer.generation < asked.generation or (
             0 < answer.image_generation < asked.image_generation
         )
+        is_ahead = _is_ahead(answer, asked)
         times = _Times(taken_s, self._clock_s())
         for item, evaluated in zip(current, answer.objects, strict=True):
-            self._take(item, _LAGGING if is_behind else evaluated, asked, times)
+            found = _LAGGING if is_behind else evaluated
+            self._take(item, found, asked, times, is_ahead=is_ahead)
 
     def _ask(self, items: list[Item], plan: Plan) -> Answer:
         """Raises: StateError when evaluators die of the batch."""
@@ -174,9 +176,19 @@ class Dispatch:
         _log.error("%s of %s: %s", items[0].key, items[0].source.resource.name, error)
 
     def _take(
-        self, item: Item, evaluated: Evaluated, asked: Plan, times: _Times
+        self,
+        item: Item,
+        evaluated: Evaluated,
+        asked: Plan,
+        times: _Times,
+        *,
+        is_ahead: bool,
     ) -> None:
-        """Write what was found about one object, by a plan."""
+        """Write what was found about one object, by a plan.
+
+        ``is_ahead``: by newer policies, which may be undone before the plan follows, so
+        that nothing else would say that the rows are outdated.
+        """
         if not item.is_current:
             # A newer one is on its way, or it is gone.
             self._metrics.count(REPORTS_EVALUATED, (OUTDATED,))
@@ -207,7 +219,7 @@ class Dispatch:
             return
         if is_written:
             self._observe(item, times, begun_s)
-        if evaluated.is_outage:
+        if evaluated.is_outage or is_ahead:
             self._outcomes.failed(item)
         else:
             self._outcomes.succeeded(item, is_written=is_written)
@@ -225,3 +237,13 @@ class Dispatch:
 def _agree(plan: Plan, asked: Plan, resource: Resource) -> bool:
     """Return whether what was found by one plan may be written by another."""
     return signature_of(plan.of(resource)) == signature_of(asked.of(resource))
+
+
+def _is_ahead(answer: Answer, asked: Plan) -> bool:
+    """Return whether an evaluator had newer policies than the plan."""
+    return (
+        answer.generation > asked.generation
+        or answer.cel_generation > asked.cel_generation
+        or answer.mutating_generation > asked.mutating_generation
+        or answer.image_generation > asked.image_generation
+    )

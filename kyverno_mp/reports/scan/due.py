@@ -10,8 +10,8 @@ evaluated by this policy alone. The unit is the policy: a rule may depend on the
 rules of its policy (``applyRules: One``).
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, TypeAlias
 
 from kyverno_mp.kube.resource import Resource
 from kyverno_mp.queues.work_queue import Backoff
@@ -22,7 +22,7 @@ from kyverno_mp.reports.scan.watches import KindWatch
 EVERYWHERE: Final = ""
 _BACKOFF: Final = Backoff(least_s=1.0, most_s=300.0)
 _NONE: Final[Keys] = frozenset()
-_Known = dict[tuple[str, str, str], tuple[bytes, Keys]]
+Known: TypeAlias = Mapping[tuple[str, str, str], tuple[bytes, Keys]]
 """By policy: a digest of its rules, and their keys."""
 
 
@@ -31,7 +31,7 @@ class Scanned:
 
     def __init__(self, watch: KindWatch, rules: list[ScannedRule]) -> None:
         self.watch = watch
-        self._known: _Known = {}
+        self._known: Known = {}
         self.take_rules(rules)
         self.due: dict[str, Keys | None] = {}
         """Namespaces whose objects are to be evaluated, ``EVERYWHERE`` = all; and the
@@ -85,13 +85,14 @@ class Scanned:
 
         Return the keys of all rules of the policies that changed, came or went.
         """
-        before, self._known = self._known, _known(rules)
+        before, self._known = self._known, known_of(rules)
         self.reads_labels = any(one.reads_labels for one in rules)
         self.reads_data = any(one.reads_data for one in rules)
-        return frozenset(_changed(before, self._known))
+        return changed_keys(before, self._known)
 
 
-def _known(rules: Iterable[ScannedRule]) -> _Known:
+def known_of(rules: Iterable[ScannedRule]) -> Known:
+    """Return what tells whether the rules of a resource have changed."""
     of: dict[tuple[str, str, str], list[ScannedRule]] = {}
     for rule in rules:
         policy = rule.policy
@@ -102,7 +103,12 @@ def _known(rules: Iterable[ScannedRule]) -> _Known:
     }
 
 
-def _changed(before: _Known, after: _Known) -> Iterator[bytes]:
+def changed_keys(before: Known, after: Known) -> Keys:
+    """Return the keys of all rules of the policies that changed, came or went."""
+    return frozenset(_changed(before, after))
+
+
+def _changed(before: Known, after: Known) -> Iterator[bytes]:
     """Yield the keys of policies that differ: a rule may have ceased to match."""
     for policy in before.keys() | after.keys():
         if before.get(policy) != after.get(policy):

@@ -103,7 +103,8 @@ class BatchEvaluator:
         )
         try:
             cel = self._cel_policies()
-            if (0 if cel is None else cel.generation) < batch.cel_generation:
+            in_cel = 0 if cel is None else cel.generation
+            if in_cel < batch.cel_generation:
                 return none_of(batch, segment.generation, BEHIND)
             mutating = self._mutating_policies()
             known = 0 if mutating is None else mutating.generation
@@ -122,7 +123,12 @@ class BatchEvaluator:
             _log.exception("the policies for %s cannot be linked", resource.name)
             return none_of(batch, segment.generation, DEFECT)
         found = tuple(self._evaluate(resource, policies, raw) for raw in batch.objects)
-        return Answer(segment.generation, found)
+        return Answer(
+            segment.generation,
+            found,
+            cel_generation=in_cel,
+            mutating_generation=known,
+        )
 
     def _policies_of(
         self, segment: PolicySegment, resource: Resource

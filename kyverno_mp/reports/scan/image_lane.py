@@ -10,7 +10,7 @@ other rule.
 """
 
 from kyverno_mp.reports.feed import Feed
-from kyverno_mp.reports.scan.coordinator import Scan, Wanted
+from kyverno_mp.reports.scan.coordinator import Scan
 from kyverno_mp.reports.scan.dependencies import ReportsDependencies
 from kyverno_mp.reports.scan.resources import ObjectScan
 
@@ -24,7 +24,6 @@ class ImageScan(ObjectScan):
         """``main`` follows the policies for both lanes."""
         super().__init__(dependencies, feed, has_gauges=False)
         self._main = main
-        self._taken: Wanted | None = None
 
     def tick(self) -> None:
         """Do what is due; what fails is tried again at the next tick."""
@@ -39,7 +38,6 @@ class ImageScan(ObjectScan):
         )
 
     def _follow_main(self) -> None:
-        wanted = self._main.imaged
-        if wanted is not self._taken:
-            self._follow(wanted)
-            self._taken = wanted
+        taken = self._main.imaged.take()
+        if taken is not None:
+            self._follow(*taken)

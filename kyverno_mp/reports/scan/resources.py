@@ -8,7 +8,7 @@ Source: docs/behaviour/controllers 6.3, 6.4; docs/pools.md 4.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -31,7 +31,9 @@ from kyverno_mp.telemetry.families import REPORTS_OBJECTS, REPORTS_SCAN
 _log = logging.getLogger(__name__)
 _DATA_PAUSE_S: Final = 10.0
 """Data that changes all the time causes no more than a scan in this time."""
-ResourceId = tuple[str, str]
+ResourceId: TypeAlias = tuple[str, str]
+Wanted: TypeAlias = Mapping[ResourceId, tuple[Resource, list[ScannedRule]]]
+"""The resources of a lane, each with the rules that may match."""
 
 
 class ObjectScan:
@@ -85,25 +87,30 @@ class ObjectScan:
         """Return whether a report lacks only what changed rules will find."""
         return False
 
-    def _follow(
-        self, wanted: Mapping[ResourceId, tuple[Resource, list[ScannedRule]]]
-    ) -> None:
-        """Scan these resources, with the rules that may match each."""
+    def _follow(self, wanted: Wanted, changed: Mapping[ResourceId, Keys]) -> None:
+        """Scan these resources, with the rules that may match each.
+
+        ``changed``: rules that were others for a while, even if they are the same now.
+        """
         for key in [key for key in self.resources if key not in wanted]:
             self._drop(key)
         for key, (resource, rules) in wanted.items():
-            self._take_up(key, resource, rules)
+            self._take_up(key, resource, rules, changed.get(key, frozenset()))
         self.left_out = len(wanted) - len(self.resources)
 
     def _take_up(
-        self, key: ResourceId, resource: Resource, rules: list[ScannedRule]
+        self,
+        key: ResourceId,
+        resource: Resource,
+        rules: list[ScannedRule],
+        changed: Keys,
     ) -> None:
         known = self.resources.get(key)
         if known is not None and known.resource.version != resource.version:
             self._drop(key)
             known = None
         if known is not None:
-            changed = self._in_force(known.take_rules(rules))
+            changed = self._in_force(changed | known.take_rules(rules))
             if changed:
                 known.mark([EVERYWHERE], self._clock_s(), changed)
         elif len(self.resources) < REPORTS_WATCHES_MAX:

@@ -4,17 +4,18 @@ A failure means: a report says for good what no policy says any more.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kyverno_mp.reports.entries import Row, Subject
-from tests.image_rig import Contents, serving
+from tests.image_rig import Contents, Signer, serving
 from tests.unit.kube.fake_api import FakeApi
 from tests.unit.reports.test_images import Registry, verifying
 from tests.unit.reports.test_images import pod as pod_with
+from tests.unit.reports.test_validating_policies import vpol
 from tests.unit.reports.world import (
     World,
     labelled,
@@ -142,3 +143,76 @@ def test_a_write_under_way_brings_no_row_of_a_deleted_policy_back(
         one.settle()
         one.pass_s(2)
         assert {policy for policy, _, _ in results(report_of(api, raw))} == {"q"}
+
+
+def _rule_by(label: str) -> Json:
+    return policy("p", labelled(label=label))
+
+
+def _cel_by(label: str) -> Json:
+    return vpol(expression=f"'{label}' in object.metadata.labels")
+
+
+@pytest.mark.parametrize("made", [_rule_by, _cel_by])
+def test_an_edit_that_is_undone_before_the_plan_follows_leaves_no_rows(
+    api: FakeApi, world: World, made: Callable[[str], Json]
+) -> None:
+    """Evaluators have the edit at once; the plan goes from the first to the third."""
+    world.serve(made("team"))
+    raw = pod(api, team="blue")
+    with term(api, world) as one:
+        one.settle()
+        (first,) = results(report_of(api, raw))
+        assert first[2] == "pass"
+        raw = pod(api, team="blue", more="1")
+        one.catch_up()
+        world.serve(made("other"))
+        one.reports.dispatch.work_due()
+        world.serve(made("team"))
+        one.settle()
+        one.pass_s(2)
+        assert results(report_of(api, raw)) == [first]
+
+
+def test_an_edit_that_is_undone_while_the_other_lane_waits_leaves_no_rows(
+    api: FakeApi, world: World, registry: Registry
+) -> None:
+    """The lane of images misses two plans while it waits for a registry."""
+    before = verifying(registry)
+    good, registry.signer = registry.signer, Signer()
+    edit = verifying(registry)
+    registry.signer = good
+    world.serve(before)
+    raw = pod_with(api, "x", registry.signed)
+    with term(api, world, images=registry.served()) as one:
+        one.settle()
+        lane = one.reports.images
+        assert lane is not None
+        raw = pod_with(api, "x", registry.signed, touched="1")
+        one.catch_up()
+        world.serve(edit)
+        one.reports.scan.tick()
+        lane.dispatch.work_due()
+        one.catch_up()
+        assert results(report_of(api, raw)) == [("p", "verify", "fail")]
+        world.serve(before)
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "verify", "pass")]
+
+
+def test_a_kind_that_comes_back_while_the_other_lane_waits_has_its_rows(
+    api: FakeApi, world: World, registry: Registry
+) -> None:
+    """They were removed, and the lane has not seen that the kind was gone."""
+    before, moved = _rule_of(verifying(registry))
+    world.serve(before)
+    raw = pod_with(api, "x", registry.bare)
+    with term(api, world, images=registry.served()) as one:
+        one.settle()
+        world.serve(moved)
+        one.reports.scan.tick()
+        one.catch_up()
+        assert report_of(api, raw) is None
+        world.serve(before)
+        one.settle()
+        assert results(report_of(api, raw)) == [("p", "verify", "fail")]
