@@ -135,9 +135,15 @@ class KubeExpired(DependencyError):
 class RegistryUnavailable(DependencyError):
     """An OCI registry cannot answer."""
 
+    is_connected: bool = False
+    """Whether it took the connection."""
+
 
 class DeadlinePassed(DependencyError):
     """The caller's deadline has passed."""
+
+    is_connected: bool = False
+    """Whether the other side took the connection."""
 
 
 class StateError(Error):

@@ -4,14 +4,19 @@ Room: egress. Takes: an Exchange with registries. Gives: RememberedOutages, one,
 Next: webhook/images.py. May touch: the clock.
 Source: docs/reports.md (images): a scan verifies images of thousands of objects, and a
 dead registry must not cost the time of each of them.
+
+A registry that takes no connection is down for all who call it the same way. One that
+takes it and gives no answer is down for this repository alone: behind a proxy cache, it
+may be any tenant's that hangs.
 """
 
+import re
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable
 from kyverno_mp.limits import (
@@ -22,6 +27,22 @@ from kyverno_mp.limits import (
 from kyverno_mp.registry.exchange import Exchange, RegistryCall, RegistryResponse
 
 _BUSY: Final = "registry.busy"
+_REPOSITORY: Final = re.compile(r"/v2/(.+)/(?:manifests|blobs|tags|referrers)/")
+
+
+class _Key(NamedTuple):
+    """What is called, and how.
+
+    A registry without TLS is tried with it first; a certificate that is refused says
+    nothing about calls that do not verify it, nor an address that redirects may not
+    use about the others. ``repository``: "" = all of the host.
+    """
+
+    scheme: str
+    host: str
+    is_verified: bool
+    is_redirected: bool
+    repository: str = ""
 
 
 class _Outage(NamedTuple):
@@ -38,37 +59,46 @@ class RememberedOutages:
     ) -> None:
         self._send = send
         self._monotonic_ns = monotonic_ns
-        self._outages: OrderedDict[tuple[str, str], _Outage] = OrderedDict()
+        self._outages: OrderedDict[_Key, _Outage] = OrderedDict()
         self._lock = threading.Lock()
 
     def __call__(self, call: RegistryCall, deadline_ns: int) -> RegistryResponse:
         """Send one request. Raises: as the Exchange, and what an outage has raised."""
         parts = urlsplit(call.url)
-        # A registry without TLS is tried with it first.
-        host, key = parts.netloc, (parts.scheme, parts.netloc)
+        whole = _Key(parts.scheme, parts.netloc, call.is_verified, call.is_redirected)
+        part = whole._replace(repository=_repository_of(parts))
         now_ns = self._monotonic_ns()
-        known = self._outages.get(key)
-        if known is not None and now_ns < known.until_ns:
-            raise RegistryUnavailable(known.code, known.text)
+        for key in (whole, part):
+            known = self._outages.get(key)
+            if known is not None and now_ns < known.until_ns:
+                raise RegistryUnavailable(known.code, known.text)
         own_ns = now_ns + REGISTRY_SCAN_CALL_S * 10**9
         try:
             return self._send(call, min(deadline_ns, own_ns))
         except DeadlinePassed as error:
             if own_ns > deadline_ns:
                 raise
-            text = f"{host}: no answer within {REGISTRY_SCAN_CALL_S} s"
+            text = f"{parts.netloc}: no answer within {REGISTRY_SCAN_CALL_S} s"
+            key = part if error.is_connected else whole
             self._remember(key, "registry.network", text)
             raise RegistryUnavailable("registry.network", text) from error
         except RegistryUnavailable as error:
             # That others wait for it says nothing about the registry.
             if error.code != _BUSY:
+                key = part if error.is_connected else whole
                 self._remember(key, error.code, error.message)
             raise
 
-    def _remember(self, key: tuple[str, str], code: str, text: str) -> None:
+    def _remember(self, key: _Key, code: str, text: str) -> None:
         until_ns = self._monotonic_ns() + REGISTRY_OUTAGE_S * 10**9
         with self._lock:
             self._outages[key] = _Outage(code, text, until_ns)
             self._outages.move_to_end(key)
             if len(self._outages) > REGISTRY_HOSTS_MAX:
                 self._outages.popitem(last=False)
+
+
+def _repository_of(parts: SplitResult) -> str:
+    """Return the repository of a call; of others, as for tokens, path and query."""
+    found = _REPOSITORY.match(parts.path)
+    return found[1] if found else f"{parts.path or '/'}?{parts.query}"

@@ -79,7 +79,11 @@ def converse(
     """
     host = parts.netloc
     path = parts.path or "/"
+    is_connected = connection.sock is not None
     try:
+        if not is_connected:
+            connection.connect()
+            is_connected = True
         connection.request(
             call.method,
             f"{path}?{parts.query}" if parts.query else path,
@@ -93,16 +97,18 @@ def converse(
         answer.close()
         return RegistryResponse(answer.status, found, body)
     except TimeoutError as error:
-        raise DeadlinePassed(
-            "registry.deadline", f"{host} did not answer in time"
-        ) from error
+        late = DeadlinePassed("registry.deadline", f"{host} did not answer in time")
+        late.is_connected = is_connected
+        raise late from error
     except ssl.SSLCertVerificationError as error:
         raise RegistryUnavailable(
             "registry.network", f"{host}: {error.verify_message}"
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
-        raise RegistryUnavailable("registry.network", f"{host}: {reason}") from error
+        found_none = RegistryUnavailable("registry.network", f"{host}: {reason}")
+        found_none.is_connected = is_connected
+        raise found_none from error
 
 
 def taken_apart(url: str) -> tuple[SplitResult, int]:

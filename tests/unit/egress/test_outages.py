@@ -3,12 +3,16 @@
 A failure means: a dead registry costs a scan its time for each object.
 """
 
+import socket
+import threading
+import time
+
 import pytest
 
 from kyverno_mp.egress.outages import RememberedOutages
 from kyverno_mp.errors import DeadlinePassed, RegistryUnavailable
 from kyverno_mp.limits import REGISTRY_HOSTS_MAX, REGISTRY_OUTAGE_S
-from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse
+from kyverno_mp.registry.exchange import RegistryCall, RegistryResponse, exchange
 
 FAR_NS = 2**62
 
@@ -28,9 +32,30 @@ class Registries:
             raise self.error
         return RegistryResponse(200, {}, b"")
 
-    def get(self, url: str, deadline_ns: int = FAR_NS) -> None:
-        call = RegistryCall(method="GET", url=url, headers={}, bytes_max=1)
+    def get(
+        self,
+        url: str,
+        deadline_ns: int = FAR_NS,
+        *,
+        is_verified: bool = True,
+        is_redirected: bool = False,
+    ) -> None:
+        call = RegistryCall(
+            method="GET",
+            url=url,
+            headers={},
+            bytes_max=1,
+            is_verified=is_verified,
+            is_redirected=is_redirected,
+        )
         self.send(call, deadline_ns)
+
+    def fail(self, error: Exception, url: str) -> None:
+        """Let one call fail, and no other."""
+        self.error = error
+        with pytest.raises(RegistryUnavailable):
+            self.get(url)
+        self.error = None
 
 
 @pytest.fixture(name="registries")
@@ -80,6 +105,65 @@ def test_what_says_nothing_about_the_registry_is_forgotten(
         registries.get("https://a.example/v2/", deadline_ns)
     registries.error = None
     registries.get("https://a.example/v2/")
+
+
+@pytest.mark.parametrize(
+    ("path", "same", "other"),
+    [
+        ("v2/evil/x/manifests/v1", "v2/evil/x/blobs/sha256:0", "v2/good/manifests/v1"),
+        ("v2/evil/tags/list", "v2/evil/manifests/v2", "v2/evil/x/manifests/v1"),
+        ("token?scope=a", "token?scope=a", "token?scope=b"),
+    ],
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        RegistryUnavailable("registry.network", "reset"),
+        DeadlinePassed("registry.deadline", "slow"),
+    ],
+)
+def test_what_hangs_is_one_repository(
+    registries: Registries,
+    error: DeadlinePassed | RegistryUnavailable,
+    path: str,
+    same: str,
+    other: str,
+) -> None:
+    """Once the registry took the connection: it may be a proxy cache of several."""
+    error.is_connected = True
+    registries.fail(error, f"https://a.example/{path}")
+    with pytest.raises(RegistryUnavailable):
+        registries.get(f"https://a.example/{same}")
+    registries.get(f"https://a.example/{other}")
+
+
+@pytest.mark.parametrize("how", [{"is_verified": False}, {"is_redirected": True}])
+def test_an_outage_is_one_of_calls_in_the_same_way(
+    registries: Registries, how: dict[str, bool]
+) -> None:
+    """A certificate that is refused is no outage for who does not verify it."""
+    error = RegistryUnavailable("registry.network", "self-signed certificate")
+    registries.fail(error, "https://a.example/v2/")
+    registries.get("https://a.example/v2/", **how)
+    with pytest.raises(RegistryUnavailable):
+        registries.get("https://a.example/v2/")
+
+
+@pytest.mark.parametrize("takes", [False, True])
+def test_an_error_says_whether_the_registry_took_the_connection(takes: bool) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if takes:
+            server.listen()
+            hang_up = threading.Thread(target=lambda: server.accept()[0].close())
+            hang_up.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/"
+        call = RegistryCall(method="GET", url=url, headers={}, bytes_max=1)
+        with pytest.raises(RegistryUnavailable) as raised:
+            exchange(call, time.monotonic_ns() + 60 * 10**9)
+        if takes:
+            hang_up.join()
+    assert raised.value.is_connected is takes
 
 
 def test_the_memory_is_bounded(registries: Registries) -> None:
