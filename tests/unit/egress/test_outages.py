@@ -149,13 +149,18 @@ def test_an_outage_is_one_of_calls_in_the_same_way(
         registries.get("https://a.example/v2/")
 
 
+def _hang_up(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    connection.close()
+
+
 @pytest.mark.parametrize("takes", [False, True])
 def test_an_error_says_whether_the_registry_took_the_connection(takes: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if takes:
             server.listen()
-            hang_up = threading.Thread(target=lambda: server.accept()[0].close())
+            hang_up = threading.Thread(target=_hang_up, args=(server,))
             hang_up.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v2/"
         call = RegistryCall(method="GET", url=url, headers={}, bytes_max=1)
