@@ -6,9 +6,11 @@ a process, or nobody learns that the pool's account may not do what a policy ask
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 import pytest
@@ -27,6 +29,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 Json = Any
 KIND: Final = "GeneratingPolicy"
 NAMES: Final = tuple(f"t{number}" for number in range(60))
+_PROBE: Final = "-probe"
+_PROBES_MAX: Final = 30
 NAMED: Final = {"name": "named", "expression": "object.metadata.name.startsWith('t')"}
 
 
@@ -78,14 +82,37 @@ def of(space: Space, kind: str = "ConfigMap", **fields: str) -> Json:
     }
 
 
-def _has_made(space: Space, count: int) -> bool:
-    return len(space.names()) >= count
+def _await_webhook(space: Space) -> None:
+    """Create triggers until one has its object.
+
+    A policy is ready when its webhook is registered; API servers load it a moment
+    later, and what they accept until then is not reviewed (failurePolicy Ignore).
+    """
+    for number in count():
+        name = f"t{_PROBE}{number}"
+        space.api.create(space.accounts, {"metadata": {"name": name}})
+        if not stays(partial(_is_absent, space, name), 2):
+            return
+        assert number < _PROBES_MAX, "no object in a minute"
+
+
+def _is_absent(space: Space, name: str) -> bool:
+    return name not in space.names()
+
+
+def _made(space: Space) -> set[str]:
+    return {name for name in space.names() if _PROBE not in name}
+
+
+def _has_made(space: Space, least: int) -> bool:
+    return len(_made(space)) >= least
 
 
 def _is_reverted(space: Space, name: str) -> bool:
     """Return whether a change is undone; one that comes before a watch is not."""
-    space.api.patch(f"{space.maps}/{name}", {"data": {"from": "hand"}})
-    return not stays(lambda: space.data(name) == {"from": "hand"}, 5)
+    by_hand = {"from": f"hand at {time.monotonic()}"}
+    space.api.patch(f"{space.maps}/{name}", {"data": by_hand})
+    return not stays(lambda: space.data(name) == by_hand, 5)
 
 
 @pytest.mark.parametrize("role", ["background", "leader"])
@@ -99,6 +126,7 @@ def test_a_role_is_killed_while_triggers_come(
     so that the API server accepts what no worker has seen.
     """
     path = policies.put(space, kind=KIND, **of(space, data='dyn({"from": "policy"})'))
+    _await_webhook(space)
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(put_triggers, cluster, space, NAMES)
         for made in (10, 30, 50):
@@ -106,7 +134,7 @@ def test_a_role_is_killed_while_triggers_come(
             wait_for(lambda: running.processes()[role])
             os.kill(victim(running, role), signal.SIGKILL)
         coming.result(120)
-    wait_for(lambda: space.names() == set(NAMES))
+    wait_for(lambda: _made(space) == set(NAMES))
     space.await_done()
     wait_for(partial(_is_reverted, space, "t7"))
     assert space.data("t7") == {"from": "policy"}
@@ -119,25 +147,31 @@ def test_a_permission_that_is_missing(
 ) -> None:
     """The Event of the policy names it, and a grant is enough."""
     policies.put(
-        space, kind=KIND, **of(space, "LimitRange", spec='dyn({"limits": []})')
+        space, kind=KIND, **of(space, "Service", spec='dyn({"clusterIP": "None"})')
     )
-    api.create(space.accounts, {"metadata": {"name": "t"}})
-    wait_for(lambda: _is_told(api, space, "limitranges"))
+    names = (f"t{number}" for number in count())
+    wait_for(lambda: _is_refused(space, next(names)))
     name = f"{space.name}-grant"
     label = "rbac.kyverno.io/aggregate-to-background-controller"
     verbs = ["get", "list", "watch", "create", "update", "delete"]
-    rule = {"apiGroups": [""], "resources": ["limitranges"], "verbs": verbs}
+    rule = {"apiGroups": [""], "resources": ["services"], "verbs": verbs}
     role = {"metadata": {"name": name, "labels": {label: "true"}}, "rules": [rule]}
     api.create(ROLES, role)
     try:
-        made = f"/api/v1/namespaces/{space.name}/limitranges/t"
-        wait_for(lambda: api.ask("GET", made)[0] == 200, 120)
+        made = f"/api/v1/namespaces/{space.name}/services"
+        wait_for(lambda: api.get(made)["items"], 120)
     finally:
         api.delete(f"{ROLES}/{name}")
 
 
-def _is_told(api: Api, space: Space, text: str) -> bool:
-    found = api.get("/apis/events.k8s.io/v1/events")["items"]
+def _is_refused(space: Space, name: str) -> bool:
+    """Create a trigger; return whether an Event says what the account may not do."""
+    space.api.create(space.accounts, {"metadata": {"name": name}})
+    return not stays(lambda: not _has_event(space, "services"), 2)
+
+
+def _has_event(space: Space, text: str) -> bool:
+    found = space.api.get("/apis/events.k8s.io/v1/events")["items"]
     return any(
         one["reason"] == "PolicyError"
         and one["regarding"]["kind"] == KIND
