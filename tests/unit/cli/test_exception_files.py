@@ -34,6 +34,7 @@ kind: PolicyException
 metadata: %s
 spec: {policyRefs: [{name: v, kind: ValidatingPolicy}]}
 """
+_EVENT = "{apiVersion: v1, kind: Event, name: a, uid: u}"
 
 
 @pytest.fixture
@@ -55,8 +56,7 @@ def files(tmp_path: Path) -> Path:
         ("{name: e, finalizers: ['a b']}", "metadata.finalizers"),
         ("{name: e, creationTimestamp: abc}", "metadata.creationTimestamp"),
         (
-            "{name: e, ownerReferences:"
-            " [{apiVersion: v1, kind: Event, name: a, uid: u}]}",
+            "{name: e, ownerReferences: [" + _EVENT + "]}",
             "metadata.ownerReferences",
         ),
     ],
