@@ -280,7 +280,7 @@ LINKED_RULES_MAX = 65_536
 are linked again on use."""
 
 LINKED_POLICY_BYTES_MAX = 32 * 1024 * 1024
-LINKED_NAMESPACE_BYTES_MAX = 64 * 1024 * 1024
+LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
 """Estimated memory (compiler/linked_size.py) of one namespaced policy, and of all those
 of a namespace, in every process that links them. A document of 1.5 MiB may take 180 MiB
 and seconds to link, and a tenant may create many."""

@@ -4,10 +4,10 @@ Room: compiler. Takes: EncodedPolicy. Gives: linked_bytes, why_too_large.
 Next: leader/documents/linked_memory.py, webhook/policy_review.py.
 May touch: nothing outside its arguments.
 
-The record is counted, not the documents: it has everything that is linked, autogen
-rules included, for every kind of policy. The weights are upper bounds, measured as
-resident memory of 4,000 parts of one sort (perf/micro/linked_memory.py): closures for
-three types of values per comparison of a pattern, RE2's programs of wildcards.
+The record is counted, not the document: it has everything that is linked, autogen rules
+included, for every kind of policy. The weights are upper bounds of the resident memory
+of 4,000 parts of one sort: closures of a comparison for three types of values, RE2's
+programs of wildcards. Most parts take half of it.
 """
 
 from collections.abc import Iterator
