@@ -56,7 +56,9 @@ def test_a_busy_machine_does_not_keep_a_review_in_the_event_loop() -> None:
         pace.next_slice(1_000 + INLINE_STARVED_NS_MAX)
 
 
-@pytest.mark.parametrize("slice_ends_ns", [0, 1_000, time.monotonic_ns()])
+@pytest.mark.parametrize(
+    "slice_ends_ns", [0, 1_000, time.monotonic_ns()], ids=["never", "past", "now"]
+)
 def test_what_does_not_fit_leaves_the_event_loop_at_once(slice_ends_ns: int) -> None:
     """A failure means: the event loop waits for a call, or links a large rule."""
     pace = EventLoopPace(slice_ends_ns or 1, lambda: 70)
