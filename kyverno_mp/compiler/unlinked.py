@@ -8,7 +8,7 @@ SAFETY: without its rules the policy would allow what it denies. So they still m
 and fail as its failurePolicy says. Preconditions, conditions and exceptions are gone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -76,20 +76,38 @@ def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
     found = encode_policy(CompiledPolicy(policy, tuple(rules)))
     if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
         return found
-    first = {rule.rule_type: rule for rule in reversed(rules)}
-    wide = [
+    for is_wide in (False, True):
+        found = _merged(policy, rules, is_wide=is_wide)
+        if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
+            break
+    return found
+
+
+def _merged(
+    policy: PolicyIR, rules: Sequence[RuleIR], *, is_wide: bool
+) -> EncodedPolicy:
+    """Encode one rule of each type, which matches what its rules match, or more."""
+    first: dict[str, RuleIR] = {}
+    filters: dict[str, dict[FilterIR, None]] = {}
+    for rule in rules:
+        first.setdefault(rule.rule_type, rule)
+        filters.setdefault(rule.rule_type, {}).update(dict.fromkeys(rule.match.filters))
+    failing = tuple(
         msgspec.structs.replace(
-            rule, match=_EVERYTHING, exclude=None, action=_NO_ACTION
+            rule,
+            match=_EVERYTHING if is_wide else MatchIR("any", tuple(filters[rule_type])),
+            exclude=None,
+            action=_NO_ACTION,
         )
-        for rule in first.values()
-    ]
+        for rule_type, rule in first.items()
+    )
     short = msgspec.structs.replace(
         policy,
-        rule_actions=tuple((r.name, r.rule_type, r.action) for r in wide),
+        rule_actions=tuple((r.name, r.rule_type, r.action) for r in failing),
         review_rules=(),
         labels=(),
     )
-    return encode_policy(CompiledPolicy(short, tuple(wide)))
+    return encode_policy(CompiledPolicy(short, failing))
 
 
 def _failing(rule: RuleIR) -> Iterator[RuleIR]:
