@@ -8,8 +8,7 @@ One bad policy affects only itself: its last valid version stays in force. The s
 holds for a policy that takes too many steps to compile (expr/compile_budget.py) or
 causes an internal error. A file that does not parse, or is suddenly empty, counts as
 partly written: all its policies stay. Only changed policies are compiled, and those
-that a changed PolicyException names; in slices of time, so that finished policies need
-not wait for slow ones.
+that a changed PolicyException names; in slices of time, for the sake of finished ones.
 """
 
 import logging

@@ -13,6 +13,7 @@ import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, NamedTuple
 
 import falcon
@@ -114,13 +115,9 @@ class Reviewers:
                 self._count_end(namespace)
                 continue
             self._running.append(namespace)
-            loop = one.answered.get_loop()
             reviewing = self._pool.submit(one.answer, one.body)
-            reviewing.add_done_callback(
-                lambda done, one=one, namespace=namespace, loop=loop: _tell(
-                    loop, self._end, namespace, one, done
-                )
-            )
+            loop = one.answered.get_loop()
+            reviewing.add_done_callback(partial(_tell, loop, self._end, namespace, one))
 
     def _next(self) -> str | None:
         """Return the namespace whose turn it is, None if none may run."""
