@@ -155,7 +155,7 @@ def _hang_up(server: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("takes", [False, True])
-def test_an_error_says_whether_the_registry_took_the_connection(takes: bool) -> None:
+def test_an_error_says_whether_the_registry_took_the_connection(*, takes: bool) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         if takes:
