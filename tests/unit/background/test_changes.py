@@ -240,8 +240,8 @@ def test_a_source_created_again_while_its_rule_fails(
     made["generate"]["clone"] = clone
     if is_foreach:
         target = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "a"}
-        one = {**target, "list": "['x']", "name": "out-t", "clone": clone}
-        made["generate"] = {"synchronize": True, "foreach": [one]}
+        entry = {**target, "list": "['x']", "name": "out-t", "clone": clone}
+        made["generate"] = {"synchronize": True, "foreach": [entry]}
     policy(user.api, made)
     _source(user, "x", "1")
     with term(user.api) as one:
