@@ -6,7 +6,9 @@ threads.
 Source: docs/behaviour/controllers 5.4; docs/architecture.md 3 (events are hints).
 """
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -21,11 +23,38 @@ from kyverno_mp.background.policies import (
     policy_name,
     stored_policy,
 )
+from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.kube.apply import Objects
 from kyverno_mp.kube.cache import Informer, Project
+from kyverno_mp.kube.definitions import check_undefined
 from kyverno_mp.kube.resource import Key, Resource
 from kyverno_mp.kube.rest import Client
 from kyverno_mp.kube.watch import WatchScope
+
+_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
+
+
+def is_absent(informer: Informer[Any]) -> bool:
+    """Return whether an older installation of Kyverno's CRDs lacks the kind."""
+    return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
+
+
+def check_listed(client: Client, exceptions: Informer[bytes]) -> None:
+    """Return if the exceptions are known, or none can exist.
+
+    Raises: KubeUnavailable; DependencyError.
+    """
+    if exceptions.synced:
+        return
+    resource = exceptions.scope.resource
+    if is_absent(exceptions):
+        check_undefined(client, resource)
+        return
+    text = f"{resource.plural}.{resource.group} are not listed yet"
+    if exceptions.failures:
+        text += f": {exceptions.last_error}"
+    # SAFETY: without them, what is exempt would be generated or changed.
+    raise KubeUnavailable("background.exceptions", text)
 
 
 class StoredPolicies:
@@ -33,6 +62,7 @@ class StoredPolicies:
 
     def __init__(self, client: Client, exceptions_in: str) -> None:
         """``exceptions_in``: the namespace whose exceptions count, ``*`` = all."""
+        self._client = client
         self._objects = Objects(client)
         self._ready = ReadyPolicies()
         self.policies = [
@@ -81,7 +111,10 @@ class StoredPolicies:
         )
 
     def ready(self, stored: StoredPolicy) -> ReadyPolicy:
-        """Return the linked policy. Raises: PolicyInvalid."""
+        """Return the linked policy.
+
+        Raises: PolicyInvalid, KubeUnavailable until the exceptions are known.
+        """
         return self._ready.ready(stored, self._exceptions_now())
 
     def with_rule(self, name: str, rule: str) -> ReadyPolicy | None:
@@ -130,9 +163,11 @@ class StoredPolicies:
         self._ready.forget(key)
 
     def _exceptions_now(self) -> dict[str, bytes]:
+        """Return the exceptions. Raises: as ``check_listed``."""
         if self._exceptions is None:
             return {}
         informer = self._exceptions
+        check_listed(self._client, informer)
         return {
             f"{'/'.join(key)}@{informer.version_of(key)}": raw
             for key, raw in informer.snapshot().items()

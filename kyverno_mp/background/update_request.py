@@ -251,6 +251,11 @@ class Task(msgspec.Struct, frozen=True):
     """Objects whose labels name the trigger, when nothing else does."""
 
     @property
+    def deletes_clones(self) -> bool:
+        """Whether clones go when their sources are not found."""
+        return self.is_whole or bool(self.gone_sources)
+
+    @property
     def operation(self) -> str:
         """Return the admission's operation, "" when there was none."""
         if self.request is None:

@@ -8,7 +8,6 @@ What happens follows from what there is now: the trigger, the rule, the sources.
 request says only where to look, so doing it twice, or late, does the same.
 """
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -59,12 +58,12 @@ from kyverno_mp.program.engine import Clock, Engine
 from kyverno_mp.program.generate.generation import evaluate_generations
 from kyverno_mp.program.generate.labels import CLONE_SOURCE, SOURCE_UID, Origin
 from kyverno_mp.program.generate.pattern import Generated
+from kyverno_mp.program.generate.sources import NO_SOURCE
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.secrecy import hides_values, withheld
 from kyverno_mp.values.jsonvalue import Json
 
 _log = logging.getLogger(__name__)
-_NO_SOURCE: Final = "generate.source"
 _ATTEMPTS: Final = 5
 """A source may change between its reading and its label; then the task is repeated."""
 
@@ -264,12 +263,7 @@ class Generator:
         The admission request that announced it may be refused by others, or may not be
         stored yet: then all is still wanted, and the task is repeated.
         """
-        try:
-            wanted = self.evaluate(task, policy, rule, live)
-        except ExpressionFailed as error:
-            if error.code != _NO_SOURCE:
-                raise
-            wanted = None
+        wanted = self._without_source(task, policy, rule, live)
         kept = self._places(wanted)
         owned, deleted = self._delete_owned(
             task, rule, lambda one: place_of(one) not in kept
@@ -278,17 +272,27 @@ class Generator:
             return STILL_WANTED
         return APPLIED
 
+    def _without_source(
+        self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json
+    ) -> Wanted | None:
+        """Evaluate the rule; that it fails without its source is expected.
+
+        Raises: as ``evaluate``; after another failure nothing is known of the source.
+        """
+        try:
+            return self.evaluate(task, policy, rule, live)
+        except ExpressionFailed as error:
+            if error.code != NO_SOURCE:
+                raise
+            return None
+
     def _source_gone(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
     ) -> Outcome:
-        """Delete the clones of a source that was deleted; another may be in its place.
-
-        That the rule fails without its source is expected.
-        """
+        """Delete clones of a source that was deleted; another may be in its place."""
         wanted: Wanted | None = None
         if live is not None and not is_ending(live):
-            with contextlib.suppress(ExpressionFailed):
-                wanted = self.evaluate(task, policy, rule, live)
+            wanted = self._without_source(task, policy, rule, live)
         return self._replace(
             task,
             policy,

@@ -6,10 +6,9 @@ Source: docs/pools.md 1.
 """
 
 import logging
-import re
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from kyverno_mp.background.dependencies import BackgroundDependencies
 from kyverno_mp.background.generating.evaluate import Evaluation
@@ -24,15 +23,14 @@ from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import Triggers
 from kyverno_mp.background.policies import policy_key
 from kyverno_mp.background.recorder import PolicyRecorder
+from kyverno_mp.background.stored import is_absent
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import DependencyError
-from kyverno_mp.kube.cache import Informer
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.telemetry.families import BACKGROUND_UNWATCHED
 
 _log = logging.getLogger(__name__)
 _FAILING: Final = 3
-_NOT_SERVED: Final = re.compile(r"HTTP 404\b")
 
 
 class GeneratingParts:
@@ -112,7 +110,7 @@ class GeneratingParts:
         found = [
             f"watch of {one.scope.resource.plural}: {one.last_error}"
             for one in self.policies.informers
-            if one.failures >= _FAILING and not _is_absent(one)
+            if one.failures >= _FAILING and not is_absent(one)
         ]
         return [*found, *self.watches.problems()]
 
@@ -149,8 +147,3 @@ class GeneratingParts:
         """Sync a policy of which a task found no place in the queue."""
         self.events.forget_sync(policy)
         self._add_policy(policy_key(policy))
-
-
-def _is_absent(informer: Informer[Any]) -> bool:
-    """Return whether an older installation of Kyverno's CRDs lacks the kind."""
-    return bool(informer.failures and _NOT_SERVED.search(informer.last_error))

@@ -13,12 +13,18 @@ from kyverno_mp.background.generating.policies import (
     GeneratingPolicies,
     ReadyGenerating,
 )
+from kyverno_mp.background.generating.sources import (
+    Reading,
+    SourceNotFound,
+    Sources,
+)
 from kyverno_mp.background.generating.wanted import Collector
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.objects.triggers import request_of
 from kyverno_mp.background.results import Wanted
 from kyverno_mp.background.update_request import Task
 from kyverno_mp.errors import ExpressionFailed
+from kyverno_mp.expr.cel.outside import ResourcePort
 from kyverno_mp.limits import BACKGROUND_RULE_S_MAX
 from kyverno_mp.program import result
 from kyverno_mp.program.engine import Clock, Engine
@@ -52,7 +58,8 @@ class Evaluation:
         """Return the objects that the policy generates, None when it does not apply.
 
         That it does not is checked against the policy as it is stored: the watch may
-        be behind what admission knew. Raises: InputError, DependencyError.
+        be behind what admission knew. Raises: SourceNotFound; other InputErrors,
+        DependencyError.
         """
         found = self._evaluate(task, policy, trigger)
         if found is None and task.request is not None:
@@ -75,18 +82,28 @@ class Evaluation:
         deadline_ns = engine.now_ns() + BACKGROUND_RULE_S_MAX * 10**9
         runtime = engine.open(request, deadline_ns).runtime
         runtime.begin_policy(policy.linked, is_tenant=bool(own.namespace))
-        collector = Collector(policy.name, task.trigger, self.kinds)
+        sources = Sources()
+        named = task.trigger
+        sources.saw(named.uid, named.api_version, named.kind)
+        namespace = self._namespace(task, request, deadline_ns)
+        if namespace is not None:
+            sources.saw_object({**namespace, "apiVersion": "v1", "kind": "Namespace"})
+        collector = Collector(policy.name, task.trigger, self.kinds, sources)
         is_review = bool(task.admission)
         facts = Facts(
             request,
             runtime,
-            data.cel._replace(generator=collector),
-            self._namespace(task, request, deadline_ns),
+            data.cel._replace(
+                generator=collector,
+                resources=_noted(data.cel.resources, sources),
+                own_resources=_noted(data.cel.own_resources, sources),
+            ),
+            namespace,
             is_review=is_review,
         )
         shared = ReviewShared(request) if is_review else KindShared(request)
         began_ns = engine.now_ns()
-        found = policy.linked.evaluate(facts, shared)
+        found = policy.linked.evaluate(facts, shared, reads_all=task.deletes_clones)
         if found is None:
             return None
         self._count(policy, request, found.status, engine.now_ns() - began_ns)
@@ -98,7 +115,7 @@ class Evaluation:
         if self.dependencies.results is not None:
             self.dependencies.results.generated(own, found, request)
         if found.status == result.ERROR:
-            raise error
+            raise SourceNotFound.of(error, sources) if sources.missing else error
         return None
 
     def _count(
@@ -150,3 +167,7 @@ class Evaluation:
             return None
         found = namespaces.namespace(name, deadline_ns)
         return None if found is None else {"spec": {}, "status": {}, **found}
+
+
+def _noted(port: ResourcePort | None, sources: Sources) -> ResourcePort | None:
+    return None if port is None else Reading(port, sources)

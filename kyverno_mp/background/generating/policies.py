@@ -19,6 +19,7 @@ from kyverno_mp.background.policies import (
     policy_key,
     policy_name,
 )
+from kyverno_mp.background.stored import check_listed
 from kyverno_mp.compiler.cel_kinds.policies import (
     EXCEPTION_NAMES_OF_GENERATING,
     compile_generating_with,
@@ -242,7 +243,10 @@ class GeneratingPolicies:
         return None if ready.version == policy.version else ready
 
     def ready(self, stored: StoredPolicy) -> ReadyGenerating:
-        """Return the linked policy. Raises: PolicyInvalid."""
+        """Return the linked policy.
+
+        Raises: PolicyInvalid, KubeUnavailable until the exceptions are known.
+        """
         exceptions = self._naming(stored)
         version = (stored.uid, stored.metadata_generation, tuple(sorted(exceptions)))
         with self._lock:
@@ -266,10 +270,11 @@ class GeneratingPolicies:
         """Return the exceptions that name a policy, by name and version.
 
         A namespaced policy is exempt by its own namespace, or by the one that the
-        operator has chosen: no other tenant may revoke it.
+        operator has chosen: no other tenant may revoke it. Raises: as ``check_listed``.
         """
         if not self._exceptions_in:
             return {}
+        check_listed(self._client, self._exceptions)
         found: dict[str, bytes] = {}
         for key, raw in self._exceptions.snapshot().items():
             if self._exceptions_in not in ("*", key[0]):

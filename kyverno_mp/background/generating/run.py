@@ -27,6 +27,7 @@ from kyverno_mp.background.generating.policies import (
     ReadyGenerating,
 )
 from kyverno_mp.background.generating.register import Entry, GeneratedKind
+from kyverno_mp.background.generating.sources import Missing, SourceNotFound, Sources
 from kyverno_mp.background.objects.downstream import (
     OTHERS,
     Done,
@@ -52,7 +53,6 @@ from kyverno_mp.background.outcome import (
 from kyverno_mp.background.recorder import PolicyRecorder
 from kyverno_mp.background.refusals import Refusals
 from kyverno_mp.background.update_request import Place, Task
-from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.kube.resource import Key
 from kyverno_mp.limits import BACKGROUND_LOCKS
 from kyverno_mp.program.generate.labels import SOURCE_UID
@@ -196,22 +196,42 @@ class Generating:
         """Write the wanted objects, and delete the trigger's other objects.
 
         That the policy fails without a source that is gone is expected: then the
-        clones of this source are deleted.
+        clones of this source are deleted. After any other failure nothing is known of
+        what is wanted, and all stays.
         """
         try:
             evaluated = self.evaluation.evaluate(task, policy, trigger)
-        except ExpressionFailed:
-            if not task.gone_sources:
+        except SourceNotFound as error:
+            if not task.deletes_clones or not self._lose(task, policy, error.sources):
                 raise
-            return self._replace(
-                task,
-                policy,
-                None,
-                lambda one: one.labels.get(SOURCE_UID) in task.gone_sources,
-            )
+            return DONE
         if not self._is_known(task, evaluated, trigger):
             return DONE
-        return self._replace(task, policy, evaluated, lambda _one: True)
+        return self._replace(task, policy, evaluated)
+
+    def _lose(self, task: Task, policy: ReadyGenerating, sources: Sources) -> bool:
+        """Delete the clones of sources that were not found.
+
+        Return whether that is all that is due: a source that is gone by its uid may
+        have been created again, and was perhaps not read.
+
+        Raises: as ``_delete``.
+        """
+        unexplained = 0
+
+        def is_stale(one: Found) -> bool:
+            nonlocal unexplained
+            uid = one.labels.get(SOURCE_UID, "")
+            if not uid or sources.has(uid):
+                return False
+            place = Missing(one.resource.group, one.resource.plural, one.key[1])
+            if place in sources.missing:
+                return uid in task.gone_sources or task.is_whole
+            unexplained += uid in task.gone_sources
+            return False
+
+        self._delete(task, policy, is_stale)
+        return bool(task.gone_sources) and not unexplained
 
     def _is_known(self, task: Task, evaluated: Evaluated | None, trigger: Json) -> bool:
         """Return whether a trigger that labels name was ever one.
@@ -227,13 +247,9 @@ class Generating:
         return not task.claims.isdisjoint(wanted)
 
     def _replace(
-        self,
-        task: Task,
-        policy: ReadyGenerating,
-        evaluated: Evaluated | None,
-        is_stale: Callable[[Found], bool],
+        self, task: Task, policy: ReadyGenerating, evaluated: Evaluated | None
     ) -> Outcome:
-        """Write what is wanted, and delete what is stale of the rest.
+        """Write what is wanted, and delete the rest.
 
         Raises: KubeRefused after both, when a part was refused; others at once.
         """
@@ -245,9 +261,7 @@ class Generating:
         objects = () if evaluated is None else evaluated.wanted.objects
         kept = {self.downstream.place_of(one) for one in objects}
         with refusals.kept():
-            self._delete(
-                task, policy, lambda one: is_stale(one) and one.place not in kept
-            )
+            self._delete(task, policy, lambda one: one.place not in kept)
         refusals.tell()
         return written
 

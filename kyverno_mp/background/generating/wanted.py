@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kyverno_mp.background.generating.labels import LABEL_PREFIX, labels_of
+from kyverno_mp.background.generating.sources import Sources
 from kyverno_mp.background.objects.content import OF_THE_SERVER
 from kyverno_mp.background.objects.kinds import Kinds
 from kyverno_mp.background.update_request import Trigger
@@ -28,12 +29,15 @@ _OWNERS: Final = "ownerReferences"
 class Collector:
     """The objects of one policy for one trigger."""
 
-    def __init__(self, policy: str, trigger: Trigger, kinds: Kinds) -> None:
+    def __init__(
+        self, policy: str, trigger: Trigger, kinds: Kinds, sources: Sources
+    ) -> None:
         """``policy``: ``name`` or ``namespace/name``."""
         self._policy = policy
         self._own = policy.rpartition("/")[0]
         self._trigger = trigger
         self._kinds = kinds
+        self._sources = sources
         self.objects: list[Generated] = []
 
     def generate(
@@ -94,6 +98,10 @@ class Collector:
         metadata = dict(given) if type(given) is dict else {}
         is_clone = bool(metadata.get("resourceVersion"))
         source_uid = str(metadata.get("uid") or "") if is_clone else ""
+        kind = _text(raw, "apiVersion"), _text(raw, "kind")
+        if not self._sources.may_be_clone(source_uid, *kind):
+            # It has no more than the metadata of an object of another kind.
+            source_uid = ""
         if metadata.get("namespace") not in (None, "", namespace):
             # K8S: an owner is in the namespace of what it owns.
             metadata.pop(_OWNERS, None)

@@ -289,7 +289,8 @@ class _Watch:
     def _lacks_source(self, key: Key, now: _Known, before: _Known | None) -> None:
         """Act on a source that was deleted before its clone was seen.
 
-        KYVERNO: a clone is of the kind of its source.
+        KYVERNO: a clone is of the kind of its source. The uid is a hint: a source that
+        was created again has another one.
         """
         source = _source_of(now)
         is_known = before is not None and _source_of(before) == source

@@ -38,8 +38,13 @@ class LinkedGeneratingPolicy:
         self._generations = [link(one, dialect) for one in ir.generations]
         self._exceptions = link_exceptions(ir.exceptions, dialect)
 
-    def evaluate(self, facts: Facts, shared: Shared) -> RuleResult | None:
-        """Return the verdict; the generated objects are with the port."""
+    def evaluate(
+        self, facts: Facts, shared: Shared, *, reads_all: bool = False
+    ) -> RuleResult | None:
+        """Return the verdict; the generated objects are with the port.
+
+        ``reads_all``: the other expressions are evaluated after one has failed, too.
+        """
         if self.ir.constraints is None:
             return None
         is_match, fault = fault_or_match(self.ir.constraints, facts.request)
@@ -48,12 +53,12 @@ class LinkedGeneratingPolicy:
         if not is_match:
             return None
         try:
-            return self._decided(facts, shared)
+            return self._decided(facts, shared, reads_all=reads_all)
         except (ExpressionFailed, BudgetExceeded) as error:
             text = f"failed to evaluate policy: {error.message}"
             return self._verdict(result.ERROR, text)
 
-    def _decided(self, facts: Facts, shared: Shared) -> RuleResult:
+    def _decided(self, facts: Facts, shared: Shared, *, reads_all: bool) -> RuleResult:
         """Return the verdict on a matching object.
 
         Raises: ExpressionFailed, BudgetExceeded.
@@ -70,9 +75,21 @@ class LinkedGeneratingPolicy:
         # KYVERNO: conditions that are not met are a pass, without objects, and the
         # values of the expressions do not matter (docs/behaviour/cel 14).
         if met(self._conditions, scope):
-            for generation in self._generations:
-                scope.value(generation)
+            self._generate(scope, reads_all=reads_all)
         return self._verdict(result.PASS, "policy evaluated successfully")
+
+    def _generate(self, scope: PolicyScope, *, reads_all: bool) -> None:
+        """Evaluate all expressions. Raises: ExpressionFailed, BudgetExceeded."""
+        failure: ExpressionFailed | None = None
+        for generation in self._generations:
+            try:
+                scope.value(generation)
+            except ExpressionFailed as error:
+                failure = failure or error
+                if not reads_all:
+                    break
+        if failure is not None:
+            raise failure
 
     def _verdict(self, status: str, text: str) -> RuleResult:
         return RuleResult(self.ir.policy.name, result.GENERATION, status, text)

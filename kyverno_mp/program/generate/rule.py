@@ -20,6 +20,7 @@ from kyverno_mp.program import result
 from kyverno_mp.program.context.entries import link_entries
 from kyverno_mp.program.context.rule_context import RuleContext
 from kyverno_mp.program.generate.pattern import Generated, make
+from kyverno_mp.program.generate.sources import NO_SOURCE
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.rule_gate import RuleGate
@@ -171,13 +172,14 @@ class LinkedGeneration:
         (docs/behaviour/controllers 5.4).
         """
         made: list[Generated] = []
-        problems = []
+        problems, codes = [], set()
         for position, entry in enumerate(self._entries):
             try:
                 elements = entry.elements(scope)
             except InputError as error:
                 text = f"failed to evaluate {position} foreach list: {error.message}"
                 problems.append(text)
+                codes.add(error.code)
                 continue
             wrong = []
             token = scope.checkpoint()
@@ -194,6 +196,7 @@ class LinkedGeneration:
                     raise
                 except InputError as error:
                     scope.runtime.charge_bytes(len(error.message))
+                    codes.add(error.code)
                     wrong.append(f"failed to process {index} element: {error.message}")
             scope.leave(token)
             if wrong:
@@ -203,7 +206,9 @@ class LinkedGeneration:
                     + "; ".join(wrong)
                 )
         if problems:
-            raise ExpressionFailed("generate.foreach", "; ".join(problems))
+            # An element that failed otherwise may have a source.
+            code = NO_SOURCE if codes == {NO_SOURCE} else "generate.foreach"
+            raise ExpressionFailed(code, "; ".join(problems))
         return made
 
     def _element(

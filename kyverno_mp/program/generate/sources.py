@@ -26,6 +26,8 @@ from kyverno_mp.values.kubernetes.selector import (
     read_selector,
 )
 
+NO_SOURCE: Final = "generate.source"
+"""The code of a failure with no other reason than sources that do not exist."""
 _OBJECT_STEPS: Final = 4
 """Comparing one object with the requested one."""
 
@@ -48,7 +50,7 @@ def find_source(
         if named == (wanted.namespace, wanted.name):
             return found
     raise ExpressionFailed(
-        "generate.source",
+        NO_SOURCE,
         f"source resource {target} not found: {wanted.kind} "
         f'"{wanted.name}" not found in namespace "{wanted.namespace}"',
     )

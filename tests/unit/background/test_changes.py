@@ -227,3 +227,36 @@ def test_trigger_and_source_in_one(user: User) -> None:
         one.pass_s(4)
         assert _object(user.api, "out-source") is None
         assert requests_left(user.api) == []
+
+
+@pytest.mark.parametrize("is_foreach", [True, False])
+def test_a_source_created_again_while_its_rule_fails(
+    user: User, *, is_foreach: bool
+) -> None:
+    """What the trigger lacks would count as a source that is gone."""
+    value = "{{request.object.metadata.annotations.value}}"
+    clone = {"namespace": "b", "name": value}
+    made = rule()
+    made["generate"]["clone"] = clone
+    if is_foreach:
+        target = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "a"}
+        entry = {**target, "list": "['x']", "name": "out-t", "clone": clone}
+        made["generate"] = {"synchronize": True, "foreach": [entry]}
+    policy(user.api, made)
+    _source(user, "x", "1")
+    with term(user.api) as one:
+        _trigger(user)
+        one.settle()
+        assert _object(user.api, "out-t") == {"from": "x"}
+        raw = stored(user.api, f"{SECRETS.format('a')}/t")
+        assert raw is not None
+        whole = dict(raw)
+        metadata = {**raw["metadata"], "annotations": {}}
+        user.api.put(f"{SECRETS.format('a')}/t", **{**raw, "metadata": metadata})
+        user.delete(f"{CONFIG_MAPS.format('b')}/1")
+        _source(user, "y", "1")
+        one.pass_s(40)
+        assert _object(user.api, "out-t") == {"from": "x"}
+        user.api.put(f"{SECRETS.format('a')}/t", **whole)
+        one.pass_s(600)
+        assert _object(user.api, "out-t") == {"from": "y"}

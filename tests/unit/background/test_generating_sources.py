@@ -1,0 +1,191 @@
+"""GeneratingPolicies that fail: which clones go with their source, and which stay.
+
+A failure means: clones are deleted although their source exists, or outlive it.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.background.generating_world import (
+    CLONE,
+    CLONES,
+    SOURCE,
+    content,
+    generated,
+    held,
+    policy,
+    request,
+    source,
+    trigger,
+)
+from tests.unit.background.world import SECRETS, new_cluster, stored
+from tests.unit.kube.fake_api import FakeApi
+
+Json = Any
+_UID = "generate.kyverno.io/source-uid"
+_READ = 'resource.get("v1", "secrets", "z", "source")'
+_PLAIN = CLONES
+_CONDITIONAL = f"""object.metadata.annotations["value"] == "x" ? false :
+  generator.apply(object.metadata.namespace, [{_READ}])"""
+_OTHER_KIND = f"""generator.apply(object.metadata.namespace, [{{
+  "apiVersion": dyn("v1"), "kind": dyn("ConfigMap"),
+  "metadata": dyn({_READ}.metadata),
+  "data": dyn({{"from": object.metadata.annotations["value"]}})}}])"""
+_MADE = "/api/v1/namespaces/a/configmaps/source"
+_OTHER = f"{SECRETS.format('z')}/other"
+_OTHER_CLONE = f"{SECRETS.format('a')}/other"
+_OF_OTHER = CLONES.replace('"source"', '"other"')
+_READS_SOURCE = r"GET .*/z/secrets/source"
+
+
+@pytest.fixture(autouse=True)
+def cluster(api: FakeApi) -> None:
+    new_cluster(api)
+
+
+def unannotated(api: FakeApi) -> Json:
+    """Store the trigger without what the expression reads of it."""
+    return api.put(
+        "/api/v1/namespaces/a/pods/t",
+        apiVersion="v1",
+        kind="Pod",
+        metadata={"labels": {"team": "blue"}, "annotations": {}},
+    )
+
+
+def put_other(api: FakeApi, value: str = "1") -> None:
+    api.put(_OTHER, apiVersion="v1", kind="Secret", data={"from": value})
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+@pytest.mark.parametrize("status", [403, 500])
+def test_a_source_that_cannot_be_read(
+    api: FakeApi, status: int, *, is_held: bool
+) -> None:
+    """It was created again; an outage of its reads would delete its clone."""
+    policy(api, _PLAIN)
+    source(api)
+    with held(api) as one:
+        generated(api, one)
+        if is_held:
+            api.fault(_READS_SOURCE, *[status] * 2)
+        api.remove(SOURCE)
+        source(api, "2")
+        if is_held:
+            one.settle()
+            assert stored(api, CLONE) is not None
+            one.pass_s(600.0)
+    if not is_held:
+        api.fault(_READS_SOURCE, *[status] * 2)
+        with held(api) as one:
+            one.settle()
+            assert stored(api, CLONE) is not None
+            one.pass_s(600.0)
+    assert content(api, CLONE) == "2"
+
+
+def test_a_source_created_again_while_the_trigger_fails(api: FakeApi) -> None:
+    """What the trigger lacks would count as a source that is gone."""
+    policy(api, _CONDITIONAL)
+    source(api)
+    with held(api) as one:
+        generated(api, one)
+        request(api, unannotated(api), name="ur2", operation="UPDATE")
+        one.settle()
+        api.remove(SOURCE)
+        source(api, "2")
+        one.settle()
+        assert stored(api, CLONE) is not None
+        trigger(api)
+        one.pass_s(600.0)
+    assert content(api, CLONE) == "2"
+
+
+@pytest.mark.parametrize("fault", [None, 403, 500])
+def test_an_object_of_another_kind_is_no_clone(api: FakeApi, fault: int | None) -> None:
+    """Among objects of its own kind its source is never found."""
+    policy(api, _OTHER_KIND)
+    source(api)
+    with held(api) as one:
+        generated(api, one)
+        made = stored(api, _MADE)
+        assert made is not None
+        assert _UID not in made["metadata"]["labels"]
+        if fault is None:
+            request(api, unannotated(api), name="ur2", operation="UPDATE")
+            one.settle()
+    if fault is not None:
+        api.fault(_READS_SOURCE, *[fault] * 30)
+    with held(api) as one:
+        one.settle()
+        one.pass_s(60.0)
+    assert stored(api, _MADE) == made
+
+
+def test_clones_of_the_same_kind_name_their_source(api: FakeApi) -> None:
+    """Its deletion would go unnoticed."""
+    policy(api, _PLAIN)
+    raw = source(api)
+    with held(api) as one:
+        generated(api, one)
+    made = stored(api, CLONE)
+    assert made is not None
+    assert made["metadata"]["labels"][_UID] == raw["metadata"]["uid"]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("expressions", [1, 2])
+def test_one_of_two_sources_is_created_again(
+    api: FakeApi, expressions: int, *, is_first: bool
+) -> None:
+    """Its clone would go with that of the other one."""
+    texts = [_PLAIN, _OF_OTHER] if is_first else [_OF_OTHER, _PLAIN]
+    if expressions == 1:
+        other = _READ.replace('"source"', '"other"')
+        texts = [_PLAIN.replace(_READ, f"{_READ}, {other}")]
+    policy(api, *texts)
+    source(api)
+    put_other(api)
+    with held(api) as one:
+        generated(api, one)
+        assert content(api, CLONE) == content(api, _OTHER_CLONE) == "1"
+    api.remove(SOURCE)
+    api.remove(_OTHER)
+    source(api, "2")
+    with held(api) as one:
+        one.settle()
+        assert stored(api, _OTHER_CLONE) is None
+        assert stored(api, CLONE) is not None
+        put_other(api, "3")
+        one.pass_s(7200.0)
+    assert content(api, CLONE) == "2"
+    assert content(api, _OTHER_CLONE) == "3"
+
+
+def test_sources_of_two_expressions_go_together(api: FakeApi) -> None:
+    """The first expression that fails would hide the source of the second one."""
+    policy(api, _PLAIN, _OF_OTHER)
+    source(api)
+    put_other(api)
+    with held(api) as one:
+        generated(api, one)
+        api.remove(SOURCE)
+        api.remove(_OTHER)
+        one.settle()
+    assert stored(api, CLONE) is None
+    assert stored(api, _OTHER_CLONE) is None
+
+
+def test_a_source_that_goes_while_nothing_can_be_read(api: FakeApi) -> None:
+    """After the last attempt for its deletion the clone would stay for ever."""
+    policy(api, _PLAIN)
+    source(api)
+    with held(api) as one:
+        generated(api, one)
+        api.fault(_READS_SOURCE, *[403] * 10)
+        api.remove(SOURCE)
+        one.settle()
+        assert stored(api, CLONE) is not None
+        one.pass_s(9000.0)
+    assert stored(api, CLONE) is None
