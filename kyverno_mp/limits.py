@@ -185,6 +185,15 @@ seconds of one core. The most expensive public policy takes about 5,000. Without
 limit, a user who may create a Policy in one namespace could keep a leader busy for
 minutes with the 1.5 MiB that etcd allows."""
 
+COMPILE_EXCEPTION_STEPS_MAX = COMPILE_STEPS_MAX // 10
+"""Steps to compile one PolicyException for one policy or rule: a fifth of a second, for
+2,000 comparisons in CEL. One that takes more is refused, and exempts nothing."""
+
+COMPILE_EXCEPTIONS_STEPS_MAX = COMPILE_STEPS_MAX
+"""Steps of all exceptions from one policy, apart from the policy's own: whoever may
+write an exception in one namespace could otherwise have a policy of the cluster
+refused. Exceptions that get none of them exempt nothing."""
+
 POLICY_REVIEW_STEPS_MAX = 3 * COMPILE_STEPS_MAX
 """Steps of one policy review: upstream's checks read the computed rules, our checks
 read the original rules, and then the policy is compiled as in the leader."""

@@ -294,7 +294,8 @@ class PolicyStore:
                     code=refused.code, message=clip(refused.message)
                 )
             if outcome.code != _INTERNAL_ERROR:
-                self._cache.keep(identity, outcome, budget.steps)
+                steps = budget.steps + budget.exception_steps
+                self._cache.keep(identity, outcome, steps)
         if outcome.status is None:
             entry = self._refuse(document, outcome.code, outcome.message)
         else:
