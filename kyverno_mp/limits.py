@@ -43,6 +43,10 @@ HEAVY_STEPS = 10_000
 """The time that one step stands for, and the number of steps from which a single charge
 checks the clock before the work instead of after it: 5 ms of a 20 ms slice."""
 
+EXCEPTION_STEPS_MAX = 1_000_000
+"""Steps of all PolicyExceptions in CEL on one request, about half a second: they are
+not steps of the policies, which must not deny because of them."""
+
 TENANT_STEPS_MAX = 2_000_000
 """Steps of all namespaced policies on one request. A user who may create policies in
 one namespace cannot use more than this, and cannot use the steps of cluster

@@ -126,7 +126,7 @@ def test_a_costly_exception_refuses_no_policy_in_cel(kind: str) -> None:
 
 
 def test_a_costly_exception_refuses_no_cluster_policy() -> None:
-    costly = [exception(f"costly{at}", 2_500) for at in range(10)]
+    costly = [exception(f"costly{at}", 2_500) for at in range(5)]
     found = new_store(CLUSTER_POLICY, exception("zz", 1), *costly)
     (status,) = found.policies
     assert (status.ready, status.code) == (True, "")
