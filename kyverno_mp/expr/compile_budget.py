@@ -66,6 +66,11 @@ class CompileBudget:
             self._next = self.steps + COMPILE_STEPS_BETWEEN_CLOCK_CHECKS
             self._check_clock()
 
+    @property
+    def all_steps(self) -> int:
+        """The steps of the policy and of the exceptions from it."""
+        return self.steps + self.exception_steps
+
     def exception_budget(self) -> "CompileBudget":
         """Return the budget of one exception from this policy.
 
