@@ -43,6 +43,10 @@ HEAVY_STEPS = 10_000
 """The time that one step stands for, and the number of steps from which a single charge
 checks the clock before the work instead of after it: 5 ms of a 20 ms slice."""
 
+EXCEPTION_STEPS_MAX = 1_000_000
+"""Steps of all PolicyExceptions in CEL on one request, about half a second: they are
+not steps of the policies, which must not deny because of them."""
+
 TENANT_STEPS_MAX = 2_000_000
 """Steps of all namespaced policies on one request. A user who may create policies in
 one namespace cannot use more than this, and cannot use the steps of cluster
@@ -184,6 +188,15 @@ COMPILE_STEPS_MAX = 500_000
 seconds of one core. The most expensive public policy takes about 5,000. Without the
 limit, a user who may create a Policy in one namespace could keep a leader busy for
 minutes with the 1.5 MiB that etcd allows."""
+
+COMPILE_EXCEPTION_STEPS_MAX = COMPILE_STEPS_MAX // 10
+"""Steps to compile one PolicyException for one policy or rule: a fifth of a second, for
+2,000 comparisons in CEL. One that takes more is refused, and exempts nothing."""
+
+COMPILE_EXCEPTIONS_STEPS_MAX = COMPILE_STEPS_MAX
+"""Steps of all exceptions from one policy, apart from the policy's own: whoever may
+write an exception in one namespace could otherwise have a policy of the cluster
+refused. Exceptions that get none of them exempt nothing."""
 
 POLICY_REVIEW_STEPS_MAX = 3 * COMPILE_STEPS_MAX
 """Steps of one policy review: upstream's checks read the computed rules, our checks

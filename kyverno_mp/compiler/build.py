@@ -28,6 +28,7 @@ from kyverno_mp.compiler.rules.match import (
 from kyverno_mp.compiler.rules.mutate import build_mutate
 from kyverno_mp.compiler.rules.verify_images import action_of, build_verify_images
 from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
 from kyverno_mp.expr.conditions.parse import parse_conditions
 from kyverno_mp.expr.template.document import parse_document
 from kyverno_mp.ir.cel import NamedExpressionIR
@@ -59,12 +60,15 @@ def compile_policy(
     known_as: str = "",
     *,
     verifies: bool = False,
+    unusable: dict[str, str] | None = None,
 ) -> CompiledPolicy:
     """Compile the policy; raises PolicyInvalid naming policy, rule and reason.
 
     ``exceptions``: all in force; those that do not name the policy are ignored.
     ``known_as``: its name in exceptions, if that is not the key. ``verifies``: the
     caller verifies images; without it, rules with verifyImages are not evaluated.
+    ``unusable``: takes exceptions that take too many steps, which then exempt nothing,
+    and why; None: the policy is refused for them.
     Cost: about a millisecond for a policy of two rules with autogen.
     """
     exempting = [
@@ -82,7 +86,7 @@ def compile_policy(
     rules = []
     for each in _computed(document):
         try:
-            rules.append(_rule(each, exempting, verifies=verifies))
+            rules.append(_rule(each, exempting, unusable, verifies=verifies))
         except ExpressionInvalid as error:
             raise _invalid(document, each.rule, error) from error
     return CompiledPolicy(_policy(document, rules), tuple(rules))
@@ -163,6 +167,7 @@ def _action(action: str | None, overrides: Iterable[FailureActionOverride]) -> A
 def _rule(
     limited: RuleOfKinds,
     exempting: Sequence[tuple[PolicyException, Sequence[str]]],
+    unusable: dict[str, str] | None,
     *,
     verifies: bool,
 ) -> RuleIR:
@@ -199,10 +204,13 @@ def _rule(
             if rule.verify_images
             else _action(body.failure_action, body.failure_action_overrides)
         ),
-        exceptions=tuple(
-            _exception(exception)
-            for exception, names in exempting
-            if any(matches(name, rule.name) for name in names)
+        exceptions=_exceptions(
+            [
+                exception
+                for exception, names in exempting
+                if any(matches(name, rule.name) for name in names)
+            ],
+            unusable,
         ),
         report_properties=tuple(
             (key, parse_document(text))
@@ -246,7 +254,27 @@ def _cel_preconditions(
     return build_cel_preconditions(given, cel)
 
 
-def _exception(document: PolicyException) -> ExceptionIR:
+def _exceptions(
+    documents: Iterable[PolicyException], unusable: dict[str, str] | None
+) -> tuple[ExceptionIR, ...]:
+    """Compile the exceptions from one rule, each with steps of its own.
+
+    Raises: ExpressionInvalid, PolicyInvalid.
+    """
+    found = []
+    for document in documents:
+        try:
+            with for_exception():
+                found.append(build_exception(document))
+        except PolicyInvalid as error:
+            if unusable is None or error.code != EXCEPTION_TOO_COSTLY:
+                raise
+            unusable[document.key] = error.message
+    return tuple(found)
+
+
+def build_exception(document: PolicyException) -> ExceptionIR:
+    """Compile one exception. Raises: ExpressionInvalid."""
     spec = document.spec
     return ExceptionIR(
         key=document.key,

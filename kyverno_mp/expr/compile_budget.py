@@ -1,7 +1,7 @@
 """Limit the work of parsing and compiling one policy.
 
 Room: expr. Takes: steps, which the parsers, checkers and compilers charge before the
-work. Gives: CompileBudget, spend. Next: leader/policy_store.py and
+work. Gives: CompileBudget, spend, for_exception. Next: leader/policy_store.py and
 webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
 
 A step stands for about four microseconds. Steps do not depend on the machine: a policy
@@ -15,10 +15,17 @@ from contextvars import ContextVar
 from typing import Final
 
 from kyverno_mp.errors import PolicyInvalid
-from kyverno_mp.limits import COMPILE_STEPS_BETWEEN_CLOCK_CHECKS, COMPILE_STEPS_MAX
+from kyverno_mp.limits import (
+    COMPILE_EXCEPTION_STEPS_MAX,
+    COMPILE_EXCEPTIONS_STEPS_MAX,
+    COMPILE_STEPS_BETWEEN_CLOCK_CHECKS,
+    COMPILE_STEPS_MAX,
+)
 
 TOO_COSTLY: Final = "policy.too_costly"
 """The error code of a policy that exceeds its steps."""
+EXCEPTION_TOO_COSTLY: Final = "exception.too_costly"
+"""The error code of a PolicyException that exceeds its steps, or gets none."""
 
 
 def _nothing() -> None:
@@ -32,7 +39,7 @@ class CompileBudget:
     raises ends the compilation.
     """
 
-    __slots__ = ("_check_clock", "_limit", "_next", "steps")
+    __slots__ = ("_check_clock", "_limit", "_next", "exception_steps", "steps")
 
     def __init__(
         self,
@@ -43,6 +50,8 @@ class CompileBudget:
         self._limit = steps_max
         self._next = 0
         self.steps = 0
+        self.exception_steps = 0
+        """Those of the exceptions from the policy, which are no steps of its own."""
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
@@ -52,14 +61,50 @@ class CompileBudget:
         """
         self.steps += steps
         if self.steps > self._limit:
-            raise PolicyInvalid(
-                TOO_COSTLY,
-                f"policy takes more than {self._limit} steps to read and compile;"
-                " split it, or shorten its expressions and lists",
-            )
+            raise self._exceeded()
         if self.steps >= self._next:
             self._next = self.steps + COMPILE_STEPS_BETWEEN_CLOCK_CHECKS
             self._check_clock()
+
+    @property
+    def all_steps(self) -> int:
+        """The steps of the policy and of the exceptions from it."""
+        return self.steps + self.exception_steps
+
+    def exception_budget(self) -> "CompileBudget":
+        """Return the budget of one exception from this policy.
+
+        Raises: PolicyInvalid if the other exceptions have left none.
+        """
+        left = COMPILE_EXCEPTIONS_STEPS_MAX - self.exception_steps
+        if left <= 0:
+            raise PolicyInvalid(
+                EXCEPTION_TOO_COSTLY,
+                "the exceptions from the policy take more than"
+                f" {COMPILE_EXCEPTIONS_STEPS_MAX} steps to compile",
+            )
+        steps_max = min(left, COMPILE_EXCEPTION_STEPS_MAX)
+        return _ExceptionBudget(self._check_clock, steps_max)
+
+    def _exceeded(self) -> PolicyInvalid:
+        return PolicyInvalid(
+            TOO_COSTLY,
+            f"policy takes more than {self._limit} steps to read and compile;"
+            " split it, or shorten its expressions and lists",
+        )
+
+
+class _ExceptionBudget(CompileBudget):
+    """The steps of one exception."""
+
+    __slots__ = ()
+
+    def _exceeded(self) -> PolicyInvalid:
+        return PolicyInvalid(
+            EXCEPTION_TOO_COSTLY,
+            f"the exception takes more than {self._limit} steps to compile;"
+            " split it, or shorten its conditions",
+        )
 
 
 _CURRENT: ContextVar[CompileBudget | None] = ContextVar("budget", default=None)
@@ -73,6 +118,27 @@ def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
         yield budget
     finally:
         _CURRENT.reset(token)
+
+
+@contextmanager
+def for_exception() -> Iterator[None]:
+    """Charge one exception from the policy that is being compiled, if there is one.
+
+    The policy's own steps stay as they are. Raises: PolicyInvalid
+    (exception.too_costly).
+    """
+    policy = _CURRENT.get()
+    if policy is None:
+        yield
+        return
+    own = policy.exception_budget()
+    try:
+        with bounded(own):
+            # An exception without conditions takes time, too.
+            spend()
+            yield
+    finally:
+        policy.exception_steps += own.steps
 
 
 def spend(steps: int = 1) -> None:

@@ -103,6 +103,7 @@ class Runtime:
         "bindings",
         "bytes_left",
         "deadline_ns",
+        "exception_steps",
         "images",
         "ints_are_numbers",
         "keeps_bytes",
@@ -148,6 +149,8 @@ class Runtime:
         self._is_tenant = False
         self.steps_left = self._granted = steps
         self.bytes_left = bytes_max
+        self.exception_steps = 0
+        """Those that exceptions from policies have spent."""
         self._limit_ns = 0
         self._set_limit()
         self._check_below = steps - STEPS_BETWEEN_CLOCK_CHECKS if self._limit_ns else 0
@@ -199,6 +202,18 @@ class Runtime:
             resolve_host=self.resolve_host,
             images=self.images,
         )
+
+    def set_aside(self) -> tuple[int, int]:
+        """Return the steps and the bytes left, for ``restore``."""
+        return self.steps_left, self.bytes_left
+
+    def restore(self, rest: tuple[int, int]) -> None:
+        """Give the policy back what an exception spent since ``set_aside``."""
+        self.exception_steps += rest[0] - self.steps_left
+        self.steps_left, self.bytes_left = rest
+        if self._limit_ns:
+            # Else the clock would not be checked until as much is spent again.
+            self._check_below = max(self.steps_left - STEPS_BETWEEN_CLOCK_CHECKS, 0)
 
     def begin_rule(self) -> None:
         """Assign bytes to the next rule of the policy; steps belong to the policy."""

@@ -295,7 +295,7 @@ class PolicyStore:
                     code=refused.code, message=clip(refused.message)
                 )
             if outcome.code != _INTERNAL_ERROR:
-                self._cache.keep(identity, outcome, budget.steps)
+                self._cache.keep(identity, outcome, budget.all_steps)
         if outcome.status is None:
             entry = self._refuse(document, outcome.code, outcome.message)
         else:

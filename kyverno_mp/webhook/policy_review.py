@@ -20,6 +20,7 @@ from kyverno_mp.admission.encode import allowed, denied
 from kyverno_mp.admission.refusal import refusal
 from kyverno_mp.compiler.autogen.rules import expand
 from kyverno_mp.compiler.build import compile_policy
+from kyverno_mp.compiler.cel_kinds.exception_review import cost_problem
 from kyverno_mp.compiler.cel_kinds.image_review import image_refusals
 from kyverno_mp.compiler.cel_kinds.mutating_review import mutating_refusals
 from kyverno_mp.compiler.cel_kinds.review import refusals as background_refusals
@@ -163,6 +164,9 @@ class PolicyReview:
                 metadata = {**metadata_of(raw), "namespace": request.namespace}
                 document = decode_served({**raw, "metadata": metadata})
                 if isinstance(document, CelPolicyException):
+                    problem = cost_problem(document)
+                    if problem:
+                        return denied(request.uid, problem)
                     namespace = request.namespace or document.metadata.namespace
                     warnings = self._exception_warnings(namespace)
                     return allowed(request.uid, warnings)
@@ -297,6 +301,8 @@ def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str
             problems = check(document).problems
             if problems:
                 return "; ".join(map(str, problems))
+            if isinstance(document, PolicyException):
+                return cost_problem(document)
             if not isinstance(document, ClusterPolicy | Policy):
                 return ""
             unregistrable_text = unregistrable(document)

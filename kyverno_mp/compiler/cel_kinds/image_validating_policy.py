@@ -19,7 +19,7 @@ from kyverno_mp.compiler.autogen.cel import copies_of
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
     NAMES,
     Builder,
-    compile_exception,
+    compile_exceptions,
     is_on,
     key_of,
     names_policy,
@@ -118,19 +118,14 @@ def compile_with_exceptions(
         raise DocumentInvalid(
             list(dict.fromkeys(problems)), Where(policy=key_of(document))
         )
-    attached, unusable = [], []
-    for exception in exceptions:
-        if not names_policy(exception, document):
-            continue
-        builder = _builder(document, names)
-        found = compile_exception(exception, builder)
-        if not builder.problems:
-            attached.append(found)
-        unusable += [(exception.key, problem) for problem in builder.problems]
+    attached, unusable = compile_exceptions(
+        (one for one in exceptions if names_policy(one, document)),
+        lambda: _builder(document, names),
+    )
     compiled = ImageValidatingPolicyIR(
         policy=_policy(document),
         bodies=tuple(bodies),
-        exceptions=tuple(attached),
+        exceptions=attached,
         actions=document.spec.validation_actions or ("Deny",),
         is_json=document.mode == JSON_MODE,
     )

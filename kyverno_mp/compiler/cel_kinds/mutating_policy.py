@@ -18,6 +18,7 @@ from kyverno_mp.compiler.cel_kinds.policies import GENERATING_NAMES, opted_in, r
 from kyverno_mp.compiler.cel_kinds.validating_policy import (
     Builder,
     compile_exception,
+    compile_exceptions,
     is_on,
     names_policy,
 )
@@ -77,17 +78,11 @@ def compile_mutating_with_exceptions(
     """
     builder, bodies = _compiled_bodies(document)
     refuse(builder, document)
-    attached: list[CelExceptionIR] = []
-    unusable: list[tuple[str, Problem]] = []
-    for exception in exceptions:
-        if not names_policy(exception, document):
-            continue
-        own = Builder(document.metadata.namespace, names, mutating_library)
-        found = compile_exception(exception, own)
-        if not own.problems:
-            attached.append(found)
-        unusable += [(exception.key, problem) for problem in own.problems]
-    return _policy_of(document, bodies, tuple(attached)), unusable
+    attached, unusable = compile_exceptions(
+        (one for one in exceptions if names_policy(one, document)),
+        lambda: Builder(document.metadata.namespace, names, mutating_library),
+    )
+    return _policy_of(document, bodies, attached), unusable
 
 
 def _compiled_bodies(document: MutatingPolicy) -> tuple[Builder, list[MutatingBodyIR]]:

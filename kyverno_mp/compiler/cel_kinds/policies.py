@@ -8,7 +8,7 @@ Source: docs/behaviour/cel 4, 5, 10.2, 10.3; Kyverno
 pkg/cel/policies/{gpol,dpol}/compiler/compiler.go.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,7 @@ from kyverno_mp.compiler.cel_kinds.validating_policy import (
     EXCEPTION_NAMES,
     NAMES,
     Builder,
-    compile_exception,
+    compile_exceptions,
     is_on,
     key_of,
     names_policy,
@@ -29,10 +29,10 @@ from kyverno_mp.compiler.rules.effects import effects_of
 from kyverno_mp.errors import Where
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import Type, object_type, opaque_type
 from kyverno_mp.ir.cel_policies import DeletingPolicyIR, GeneratingPolicyIR
-from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.policy.cel_kinds.policies import (
     AnyCelPolicy,
     DeletingPolicy,
@@ -92,17 +92,10 @@ def compile_generating_with(
     variables = builder.variables(spec.variables)
     generations = _generations(builder, document)
     refuse(builder, document)
-    attached, unusable = [], []
-    for exception in exceptions:
-        # With the variables of the policy, unless they have their own.
-        own = builder
-        if exception_names is not None:
-            own = Builder(document.metadata.namespace, exception_names, _GENERATING)
-        own.problems = []
-        found = compile_exception(exception, own)
-        if not own.problems:
-            attached.append(found)
-        unusable += [(exception.key, problem) for problem in own.problems]
+    attached, unusable = compile_exceptions(
+        exceptions,
+        lambda: _of_exceptions(builder, document, exception_names, _GENERATING),
+    )
     evaluation = spec.evaluation
     compiled = GeneratingPolicyIR(
         policy=msgspec.structs.replace(
@@ -114,7 +107,7 @@ def compile_generating_with(
         conditions=conditions,
         variables=variables,
         generations=generations,
-        exceptions=tuple(attached),
+        exceptions=attached,
         generates_existing=evaluation is not None
         and opted_in(evaluation.generate_existing),
         synchronizes=is_synchronized(document),
@@ -142,12 +135,11 @@ def compile_deleting_policy(
     variables = builder.variables(spec.variables)
     conditions = builder.conditions(spec.conditions, "spec.conditions")
     named = [one for one in exceptions if names_policy(one, document)]
-    of_exceptions = builder
-    if exception_names is not None:
-        of_exceptions = Builder(document.metadata.namespace, exception_names, _DELETING)
-    attached = _exceptions(named, of_exceptions)
-    if of_exceptions is not builder:
-        builder.problems += of_exceptions.problems
+    refused = builder.problems
+    attached, unusable = compile_exceptions(
+        named, lambda: _of_exceptions(builder, document, exception_names, _DELETING)
+    )
+    builder.problems = refused + [problem for _, problem in unusable]
     refuse(builder, document)
     return DeletingPolicyIR(
         policy=msgspec.structs.replace(
@@ -201,10 +193,17 @@ def _generations(
     )
 
 
-def _exceptions(
-    exceptions: Iterable[CelPolicyException], builder: Builder
-) -> tuple[CelExceptionIR, ...]:
-    return tuple(compile_exception(one, builder) for one in exceptions)
+def _of_exceptions(
+    builder: Builder,
+    document: GeneratingPolicy | DeletingPolicy,
+    names: dict[str, Type] | None,
+    library: Callable[..., Library],
+) -> Builder:
+    """Return a builder without problems, with these variables or the policy's."""
+    if names is not None:
+        return Builder(document.metadata.namespace, names, library)
+    builder.problems = []
+    return builder
 
 
 def refuse(builder: Builder, document: AnyCelPolicy) -> None:

@@ -17,7 +17,7 @@ from kyverno_mp.compiler.autogen.cel import copies_of
 from kyverno_mp.compiler.described import describe
 from kyverno_mp.compiler.rules.cel import FIELDS
 from kyverno_mp.compiler.rules.effects import effects_of
-from kyverno_mp.errors import ExpressionInvalid, Where
+from kyverno_mp.errors import ExpressionInvalid, PolicyInvalid, Where
 from kyverno_mp.expr.cel import types
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.environment import Environment
@@ -27,6 +27,7 @@ from kyverno_mp.expr.cel.library import Library
 from kyverno_mp.expr.cel.linking.program import compile_expression
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.types import Type, list_of, object_type, opaque_type
+from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
 from kyverno_mp.ir.cel import CelValidationIR, NamedExpressionIR
 from kyverno_mp.ir.rules import PolicyIR
 from kyverno_mp.ir.validating_policy import (
@@ -51,6 +52,7 @@ from kyverno_mp.values.go.gotime_parse import RFC3339, parse_time
 
 _AnyDocument: TypeAlias = AnyValidatingPolicy | AnyCelPolicy | ImageValidatingPolicy
 _CODE: Final = "policy.expression"
+_CONDITIONS: Final = "spec.matchConditions"
 _REQUEST: Final = "kubernetes.AdmissionRequest"
 _EXCEPTIONS: Final = object_type("libs.Exception")
 _VARIABLES: Final = object_type("kyverno.variables")
@@ -125,19 +127,14 @@ def compile_with_exceptions(
     if problems:
         unique = list(dict.fromkeys(problems))
         raise DocumentInvalid(unique, Where(policy=key_of(document)))
-    attached, unusable = [], []
-    for exception in exceptions:
-        if not names_policy(exception, document):
-            continue
-        builder = Builder(document.metadata.namespace, names)
-        found = compile_exception(exception, builder)
-        if not builder.problems:
-            attached.append(found)
-        unusable += [(exception.key, problem) for problem in builder.problems]
+    attached, unusable = compile_exceptions(
+        (one for one in exceptions if names_policy(one, document)),
+        lambda: Builder(document.metadata.namespace, names),
+    )
     compiled = ValidatingPolicyIR(
         policy=_policy(document),
         bodies=tuple(bodies),
-        exceptions=tuple(attached),
+        exceptions=attached,
         actions=document.spec.validation_actions or ("Deny",),
         is_json=is_json,
         effects=effects_of((bodies, attached)),
@@ -185,6 +182,32 @@ def compile_exception(
         if expires is None
         else expires.seconds * 10**9 + expires.nanos,
     )
+
+
+def compile_exceptions(
+    exceptions: Iterable[CelPolicyException], new_builder: Callable[[], "Builder"]
+) -> tuple[tuple[CelExceptionIR, ...], list[tuple[str, Problem]]]:
+    """Compile the exceptions from one policy, each with steps of its own.
+
+    Returns also the problems of those that cannot be used, each with the key of its
+    exception. ``new_builder`` returns a builder without problems.
+    """
+    attached: list[CelExceptionIR] = []
+    unusable: list[tuple[str, Problem]] = []
+    for exception in exceptions:
+        builder = new_builder()
+        try:
+            with for_exception():
+                found = compile_exception(exception, builder)
+        except PolicyInvalid as error:
+            if error.code != EXCEPTION_TOO_COSTLY:
+                raise
+            builder.problems = [Problem(error.code, _CONDITIONS, "", error.message)]
+        else:
+            if not builder.problems:
+                attached.append(found)
+        unusable += [(exception.key, problem) for problem in builder.problems]
+    return tuple(attached), unusable
 
 
 def _policy(document: AnyValidatingPolicy) -> PolicyIR:

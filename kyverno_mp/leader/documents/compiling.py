@@ -45,7 +45,12 @@ def compile_document(
     decoded, warnings = read(raw, file=document.file)
     if not isinstance(decoded, ClusterPolicy | Policy):
         raise unsupported_kind(document.key[0])
-    compiled = compile_policy(decoded, exceptions, verifies=True)
+    unusable: dict[str, str] = {}
+    compiled = compile_policy(decoded, exceptions, verifies=True, unusable=unusable)
+    ignored = (
+        f"PolicyException {key} is ignored: {why}" for key, why in unusable.items()
+    )
+    warnings = (*warnings, *ignored)
     if document.is_from_cluster() and is_generated(raw.get("status")):
         compiled = left_to_api_server(compiled)
     compiled, lacking = servable(compiled, has_background=has_background)
@@ -87,7 +92,7 @@ def _status_of(
         namespace=namespace,
         name=name,
         ready=True,
-        message="; ".join(("Ready", *warnings)),
+        message=clip("; ".join(("Ready", *warnings))),
         rule_count=len(document.spec.rules),
         mode="enforce" if enforces else "audit",
         background=policy.background,

@@ -21,12 +21,12 @@ from kyverno_mp.program.cel_policies.scope import (
     PolicyScope,
     dialect_of,
     exceptions_of,
-    link_exceptions,
     met,
 )
 from kyverno_mp.program.context.cel_scope import Shared, link_variables
 from kyverno_mp.program.request import Request
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
+from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts
 
 _WITHOUT_VALUE: Final = ("oldObject", "request", "exceptions")

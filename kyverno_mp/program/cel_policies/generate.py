@@ -15,13 +15,13 @@ from kyverno_mp.program.cel_policies.scope import (
     PolicyScope,
     dialect_of,
     exceptions_of,
-    link_exceptions,
     met,
 )
 from kyverno_mp.program.context.cel_scope import Shared, link, link_variables
 from kyverno_mp.program.result import RuleResult
 from kyverno_mp.program.validating_policy.constraints import fault_or_match
 from kyverno_mp.program.validating_policy.evaluate import exempt
+from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import Facts
 
 

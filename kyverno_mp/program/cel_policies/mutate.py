@@ -24,7 +24,6 @@ from kyverno_mp.program.cel_policies.scope import (
     PolicyScope,
     dialect_of,
     exempting,
-    link_exceptions,
     met,
 )
 from kyverno_mp.program.context.cel_scope import (
@@ -41,6 +40,7 @@ from kyverno_mp.program.validating_policy.constraints import (
     is_selector_free,
 )
 from kyverno_mp.program.validating_policy.evaluate import annotated, exempt
+from kyverno_mp.program.validating_policy.exceptions import link_exceptions
 from kyverno_mp.program.validating_policy.scope import NAMES, Facts
 from kyverno_mp.values.go.goquote import quote
 from kyverno_mp.values.jsonvalue import Json

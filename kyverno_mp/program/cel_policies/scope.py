@@ -9,9 +9,9 @@ pkg/cel/policies/{mpol,gpol,dpol}/compiler/policy.go.
 
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
+from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.expr.cel.catalogue import kyverno_library
 from kyverno_mp.expr.cel.nodes import Expression
 from kyverno_mp.expr.cel.outside import GeneratorContext
@@ -20,13 +20,16 @@ from kyverno_mp.expr.cel.values import Value
 from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import CelExceptionIR
 from kyverno_mp.program.bodies.cel import COST_MAX
-from kyverno_mp.program.bodies.cel_conditions import link_conditions
 from kyverno_mp.program.context.cel_scope import (
     Dialect,
     LinkedExpression,
     Shared,
 )
-from kyverno_mp.program.validating_policy.evaluate import exception_cost, is_expired
+from kyverno_mp.program.validating_policy import exceptions
+from kyverno_mp.program.validating_policy.exceptions import (
+    LinkedException,
+    is_expired,
+)
 from kyverno_mp.program.validating_policy.scope import NAMES, Facts, KindScope
 from kyverno_mp.values.jsonvalue import Json
 
@@ -75,23 +78,6 @@ class PolicyScope(KindScope):
         self.replace("object", resource)
 
 
-class LinkedException(NamedTuple):
-    """An exception from a policy."""
-
-    ir: CelExceptionIR
-    conditions: list[LinkedExpression]
-
-
-def link_exceptions(
-    exceptions: Sequence[CelExceptionIR], dialect: Dialect
-) -> list[LinkedException]:
-    """Link the exceptions from a policy."""
-    return [
-        LinkedException(one, link_conditions(one.conditions, dialect))
-        for one in exceptions
-    ]
-
-
 def exceptions_of(
     linked: Sequence[LinkedException], scope: KindScope, runtime: Runtime
 ) -> list[CelExceptionIR]:
@@ -115,38 +101,14 @@ def exempting(
     """
     if facts.faults is None or not linked:
         return exceptions_of(linked, scope, facts.runtime)
-    cost = exception_cost(len(linked))
-    return [
-        one.ir
-        for one in linked
-        if not is_expired(one.ir, facts.runtime)
-        and _exempts(one, facts, shared, facts.faults, cost)
-    ]
 
+    def opened() -> PolicyScope:
+        own = PolicyScope(facts, shared, {}, "")
+        own.replace_object(facts.request.object)
+        own.unset("exceptions")
+        return own
 
-def _exempts(
-    exception: LinkedException,
-    facts: Facts,
-    shared: Shared,
-    faults: list[ExpressionFailed],
-    cost: int,
-) -> bool:
-    """Return whether it applies, with a cost limit of its own; note its error."""
-    if not exception.conditions:
-        return True
-    scope = PolicyScope(facts, shared, {}, "")
-    scope.replace_object(facts.request.object)
-    scope.limit_cost(cost)
-    bytes_left = facts.runtime.bytes_left
-    scope.unset("exceptions")
-    try:
-        return met(exception.conditions, scope)
-    except (ExpressionFailed, BudgetExceeded) as error:
-        text = f"PolicyException {exception.ir.key}: {error.message}"
-        faults.append(ExpressionFailed("cel.exception", text))
-        return False
-    finally:
-        facts.runtime.bytes_left = bytes_left
+    return exceptions.exempting(linked, facts, opened, met)
 
 
 def met(conditions: Sequence[LinkedExpression], scope: KindScope) -> bool:

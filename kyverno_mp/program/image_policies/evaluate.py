@@ -59,9 +59,13 @@ from kyverno_mp.program.validating_policy.constraints import (
 )
 from kyverno_mp.program.validating_policy.evaluate import (
     annotated,
-    exception_cost,
-    is_expired,
     message_of,
+)
+from kyverno_mp.program.validating_policy.exceptions import (
+    LinkedException,
+    exempting,
+    is_expired,
+    link_exceptions,
 )
 from kyverno_mp.program.validating_policy.scope import Facts, KindScope
 
@@ -109,11 +113,6 @@ class Answer(NamedTuple):
     result: RuleResult | None
     is_matched: bool
     reasons: tuple[str, ...] = ()
-
-
-class _Exception(NamedTuple):
-    ir: CelExceptionIR
-    conditions: list[LinkedExpression]
 
 
 class _Body:
@@ -228,10 +227,7 @@ class LinkedImagePolicy:
         self._bodies = [
             _Body(body, self._dialect, namespaced=namespaced) for body in ir.bodies
         ]
-        self._exceptions = [
-            _Exception(one, link_conditions(one.conditions, self._dialect))
-            for one in ir.exceptions
-        ]
+        self._exceptions = link_exceptions(ir.exceptions, self._dialect)
         self.reads_namespace = reads_namespace(ir)
         """The result depends on the labels or the content of the Namespace."""
 
@@ -292,20 +288,15 @@ class LinkedImagePolicy:
         body: _Body,
         facts: Facts,
         scope: _ImageScope,
-        exceptions: Sequence[_Exception],
+        exceptions: Sequence[LinkedException],
         opened: Callable[[], _ImageScope],
     ) -> RuleResult | None:
         try:
             if not self._met(body.conditions, scope):
                 return None
-            exempting = [
-                one.ir
-                for one in exceptions
-                if not is_expired(one.ir, facts.runtime)
-                and self._exempts(one, facts, scope, opened)
-            ]
-            if exempting:
-                return _exempt(exempting)
+            matching = self._matching(exceptions, facts, scope, opened)
+            if matching:
+                return _exempt(matching)
             self._read_images(body, facts, scope)
             return self._decided(body, scope)
         except DeadlinePassed:
@@ -314,29 +305,22 @@ class LinkedImagePolicy:
             text = f"failed to evaluate policy: {error.message}"
             return _verdict("evaluation", result.ERROR, text)
 
-    def _exempts(
+    def _matching(
         self,
-        exception: _Exception,
+        exceptions: Sequence[LinkedException],
         facts: Facts,
         scope: _ImageScope,
         opened: Callable[[], _ImageScope],
-    ) -> bool:
-        """Return whether an exception applies; in a review, note its error.
-
-        There it has a cost limit of its own, and its error is not one of the policy.
-        """
+    ) -> list[CelExceptionIR]:
+        """Return the exceptions that apply; in a review their errors are their own."""
         if facts.faults is None:
-            return self._met(exception.conditions, scope)
-        own, bytes_left = opened(), facts.runtime.bytes_left
-        own.limit_cost(exception_cost(len(self._exceptions)))
-        try:
-            return self._met(exception.conditions, own)
-        except (ExpressionFailed, BudgetExceeded) as error:
-            text = f"PolicyException {exception.ir.key}: {error.message}"
-            facts.faults.append(ExpressionFailed("cel.exception", text))
-            return False
-        finally:
-            facts.runtime.bytes_left = bytes_left
+            return [
+                one.ir
+                for one in exceptions
+                if not is_expired(one.ir, facts.runtime)
+                and self._met(one.conditions, scope)
+            ]
+        return exempting(exceptions, facts, opened, self._met)
 
     def _read_images(self, body: _Body, facts: Facts, scope: _ImageScope) -> None:
         """Extract the images, and read those that the policy is about.
@@ -388,13 +372,13 @@ class LinkedImagePolicy:
         raise ExpressionFailed("cel.conditions", "; ".join(problems))
 
 
-def _exempt(exempting: Sequence[CelExceptionIR]) -> RuleResult:
+def _exempt(matching: Sequence[CelExceptionIR]) -> RuleResult:
     """Return the result for exceptions.
 
     KYVERNO: the keys are missing in the message, and it is a skip whatever
     ``reportResult`` says.
     """
-    keys = tuple(one.key for one in exempting)
+    keys = tuple(one.key for one in matching)
     text = _EXCEPTION + ", ".join("" for _ in keys)
     return RuleResult(
         "exception", result.VALIDATION, result.SKIP, text, exceptions=keys

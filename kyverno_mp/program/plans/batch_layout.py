@@ -24,11 +24,11 @@ Chosen = Sequence[tuple[PolicyIR, Sequence[LinkedRule], str]]
 """(policy, its rules of one action, the action of their response)."""
 
 _POLICIES_BETWEEN_CHECKS: Final = 4
+"""Policies evaluated between two checks of the clock: static patterns never check it,
+and one takes up to 50 ms for an object of 10 MB."""
 _PLACES_ADDED_MAX: Final = 4 * READS_PLACES_MAX
 """PERF: the places of all rules are joined in the event loop; most rules read the same
 ones."""
-"""Policies evaluated between two checks of the clock: static patterns never check it,
-and one takes up to 50 ms for an object of 10 MB."""
 
 
 class Step(NamedTuple):

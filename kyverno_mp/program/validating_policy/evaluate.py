@@ -8,12 +8,10 @@ pkg/cel/policies/vpol/engine/engine.go.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from kyverno_mp.errors import BudgetExceeded, ExpressionFailed
 from kyverno_mp.expr.effects import EFFECT_PURE
-from kyverno_mp.expr.scope import Runtime
 from kyverno_mp.ir.validating_policy import (
     CelExceptionIR,
     ValidatingBodyIR,
@@ -38,6 +36,11 @@ from kyverno_mp.program.validating_policy.constraints import (
     is_by_kind,
     is_selector_free,
 )
+from kyverno_mp.program.validating_policy.exceptions import (
+    exempting,
+    is_expired,
+    link_exceptions,
+)
 from kyverno_mp.program.validating_policy.reads import policy_reads
 from kyverno_mp.program.validating_policy.scans import expressions_of, is_derived
 from kyverno_mp.program.validating_policy.scope import (
@@ -49,11 +52,6 @@ from kyverno_mp.program.validating_policy.scope import (
 )
 
 _NAMESPACE: Final = "namespaceObject"
-_EXCEPTIONS_COST_MAX: Final = COST_MAX // 2
-"""A quarter of the steps of a policy."""
-_EXCEPTION_COST_MIN: Final = 10_000
-"""Half a millisecond, for some hundred comparisons."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 PASSED: Final = RuleResult("", result.VALIDATION, result.PASS, "success")
@@ -70,11 +68,6 @@ class Answer(NamedTuple):
     copy: str
     result: RuleResult | None
     is_dropped: bool
-
-
-class _Exception(NamedTuple):
-    ir: CelExceptionIR
-    conditions: list[LinkedExpression]
 
 
 class Body:
@@ -136,10 +129,7 @@ class LinkedValidatingPolicy:
         namespaced = bool(ir.policy.namespace)
         dialect = NAMESPACED if namespaced else KYVERNO
         self._bodies = [Body(body, namespaced=namespaced) for body in ir.bodies]
-        self._exceptions = [
-            _Exception(one, link_conditions(one.conditions, dialect))
-            for one in ir.exceptions
-        ]
+        self._exceptions = link_exceptions(ir.exceptions, dialect)
         self.reads_namespace = _reads_namespace(ir)
         """The result depends on the labels or the content of the Namespace."""
         self._is_derived: bool | None = None
@@ -226,43 +216,21 @@ class LinkedValidatingPolicy:
         KYVERNO: one that fails is an error of the policy, so that the author of an
         exception can deny everything that the policy matches; not in a review here.
         """
-        found: list[CelExceptionIR] = []
-        for one in self._exceptions:
-            if is_expired(one.ir, facts.runtime):
-                continue
-            if facts.faults is None:
-                is_met = self._met(one.conditions, scope)
-            else:
-                is_met = self._exempts(one, facts, shared, facts.faults)
-            if is_met:
-                found.append(one.ir)
-        return found
+        if facts.faults is None:
+            return [
+                one.ir
+                for one in self._exceptions
+                if not is_expired(one.ir, facts.runtime)
+                and self._met(one.conditions, scope)
+            ]
+        namespace = self.ir.policy.namespace
 
-    def _exempts(
-        self,
-        exception: _Exception,
-        facts: Facts,
-        shared: Shared,
-        faults: list[ExpressionFailed],
-    ) -> bool:
-        """Return whether it applies, with a cost limit of its own; note its error."""
-        if not exception.conditions:
-            return True
-        cost, namespace = (
-            exception_cost(len(self._exceptions)),
-            self.ir.policy.namespace,
-        )
-        scope = KindScope(facts, shared, {}, cost, namespace)
-        scope.unset("exceptions")
-        bytes_left = facts.runtime.bytes_left
-        try:
-            return self._met(exception.conditions, scope)
-        except (ExpressionFailed, BudgetExceeded) as error:
-            text = f"PolicyException {exception.ir.key}: {error.message}"
-            faults.append(ExpressionFailed("cel.exception", text))
-            return False
-        finally:
-            facts.runtime.bytes_left = bytes_left
+        def opened() -> KindScope:
+            own = KindScope(facts, shared, {}, 0, namespace)
+            own.unset("exceptions")
+            return own
+
+        return exempting(self._exceptions, facts, opened, self._met)
 
     def _decided(
         self, body: Body, scope: KindScope, matching: Sequence[CelExceptionIR]
@@ -322,26 +290,6 @@ def _reads_namespace(ir: ValidatingPolicyIR) -> bool:
     if any(one is not None and one.namespace_selector is not None for one in given):
         return True
     return any(_NAMESPACE in one.text for one in expressions_of(ir))
-
-
-def exception_cost(count: int) -> int:
-    """Return the cost limit of one of so many exceptions from a policy, in a review.
-
-    SAFETY: whoever may write an exception in one namespace could otherwise spend the
-    steps of a policy of the cluster, which then denies everything.
-    """
-    return max(_EXCEPTIONS_COST_MAX // count, _EXCEPTION_COST_MIN)
-
-
-def is_expired(exception: CelExceptionIR, runtime: Runtime) -> bool:
-    """Return whether it has expired.
-
-    KYVERNO: 1.19 adds the expiry, which its command line does not look at.
-    """
-    if exception.expires_at_ns is None:
-        return False
-    since = (runtime.now() - _EPOCH) // timedelta(microseconds=1)
-    return since * 1000 >= exception.expires_at_ns
 
 
 def exempt(

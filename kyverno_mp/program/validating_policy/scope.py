@@ -223,6 +223,11 @@ class KindScope(CelScope):
             YAML,
         )
 
+    @property
+    def cost_left(self) -> int:
+        """The cost that the expressions may still have."""
+        return self._budget.left
+
     def limit_cost(self, cost: int) -> None:
         """Set the cost that the expressions may still have."""
         self._budget = Budget(cost)

@@ -328,7 +328,7 @@ def test_a_defect_harms_the_policy_that_meets_it_only(
     """Types deeper than the interpreter's stack once ended every leader."""
 
     def broken(
-        document: ClusterPolicy, exceptions: object, *, verifies: bool
+        document: ClusterPolicy, exceptions: object, *, verifies: bool, unusable: object
     ) -> CompiledPolicy:
         assert verifies
         if document.metadata.name == "b":

@@ -11,6 +11,7 @@ from falcon import testing
 
 from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.limits import (
+    COMPILE_EXCEPTION_STEPS_MAX,
     POLICY_REVIEW_S_MAX,
     POLICY_REVIEW_THREADS,
     POLICY_REVIEWS_MAX,
@@ -675,3 +676,41 @@ def test_a_review_of_a_policy_ends_in_time() -> None:
     assert answer["allowed"] is False
     assert "could not be checked in time" in answer["status"]["message"]
     assert ended_s < POLICY_REVIEW_S_MAX + 3
+
+
+def test_an_exception_beyond_its_steps_is_refused_with_words() -> None:
+    """The leader would ignore it."""
+    costly = exception()
+    entry = {"key": "{{ request.name }}", "operator": "Equals", "value": "a"}
+    costly["spec"]["conditions"] = {"any": [entry] * 10}
+    assert ask("/exceptionvalidate", costly)["allowed"] is True
+    costly["spec"]["conditions"] = {"any": [entry] * 5_000}
+    answer = ask("/exceptionvalidate", costly)
+    assert answer["allowed"] is False
+    text = answer["status"]["message"]
+    assert text.startswith(
+        f"the exception takes more than {COMPILE_EXCEPTION_STEPS_MAX}"
+    )
+    assert text.endswith("[exception.too_costly]")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "ValidatingPolicy",
+        "MutatingPolicy",
+        "GeneratingPolicy",
+        "DeletingPolicy",
+        "ImageValidatingPolicy",
+        "NamespacedValidatingPolicy",
+    ],
+)
+def test_an_exception_in_cel_beyond_its_steps_is_refused_with_words(kind: str) -> None:
+    text = " || ".join(["object.a == 'b'"] * 1_000)
+    for count, is_allowed in ((1, True), (10, False)):
+        conditions = [{"name": f"c{at}", "expression": text} for at in range(count)]
+        refs = [{"name": "p", "kind": kind}]
+        spec = {"policyRefs": refs, "matchConditions": conditions}
+        answer = ask("/celexception/validate", in_cel("PolicyException", spec))
+        assert answer["allowed"] is is_allowed
+    assert answer["status"]["message"].endswith("[exception.too_costly]")

@@ -12,10 +12,12 @@ from unittest.mock import patch
 
 import pytest
 
+from kyverno_mp.expr import scope as scope_module
 from kyverno_mp.expr.reads import Reads, cutter
 from kyverno_mp.ir.rules import RuleIR
 from kyverno_mp.program import rule as rule_module
 from kyverno_mp.program.rule_reads import rule_reads
+from kyverno_mp.program.validating_policy import exceptions
 from kyverno_mp.webhook.review import service as service_module
 from kyverno_mp.webhook.review.service import Service
 from kyverno_mp.webhook.route import route_of
@@ -29,7 +31,7 @@ from tests.unit.webhook import (
 )
 from tests.unit.webhook.test_cel_policies import PODS, compiled, review
 
-POD = {
+POD: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "p", "namespace": "default"},
@@ -277,6 +279,71 @@ def test_exceptions_spend_nothing_of_their_policy(name: str, tmp_path: Path) -> 
     }
     assert server.ask("/vpol/team", object=given)["allowed"]
     assert set(server.records.errors) == {"cel.exception"}
+
+
+LABELS = "object.metadata.labels"
+WALKS = f"{LABELS}.all(a, {LABELS}.all(b, a != b + b + b)) && false"
+
+
+def _labelled(kind: str, count: int) -> list[dict[str, Any]]:
+    condition = {"name": "heavy", "expression": WALKS}
+    found = []
+    for number in range(count):
+        one = test_cel_policies.exception(
+            "team", "b", kind=kind, matchConditions=[condition]
+        )
+        one["metadata"]["name"] = f"x{number:04}"
+        found.append(one)
+    return found
+
+
+LABELLED = {
+    **POD,
+    "metadata": {
+        **POD["metadata"],
+        "labels": {f"l{number}": "v" for number in range(50)},
+    },
+}
+
+
+def test_many_exceptions_spend_nothing_of_their_policy(tmp_path: Path) -> None:
+    """The steps of a policy are fewer here, so that few exceptions suffice."""
+    holds = test_cel_policies.policy("team", {"expression": "true"})
+    found = compiled(holds, *_labelled("ValidatingPolicy", 100))
+    server = test_cel_policies.Server(found, tmp_path)
+    with patch.object(scope_module, "POLICY_STEPS_MAX", 20_000):
+        assert server.ask("/vpol/team", object=LABELLED)["allowed"]
+    assert server.records.errors == ["cel.exception"]
+
+
+def test_many_exceptions_do_not_stop_a_mutation(tmp_path: Path) -> None:
+    found = compiled(
+        test_mutating_policies.policy("team"), *_labelled("MutatingPolicy", 100)
+    )
+    server = test_mutating_policies.Server(found, tmp_path)
+    with patch.object(scope_module, "POLICY_STEPS_MAX", 20_000):
+        answer = server.ask("/mpol/team", object=LABELLED)
+    assert answer["allowed"]
+    assert "patch" in answer
+
+
+@pytest.mark.parametrize("limit", ["cost of a policy", "steps of a review"])
+def test_all_exceptions_share_their_steps(limit: str, tmp_path: Path) -> None:
+    """Those that come when these are spent do not apply."""
+    last = test_cel_policies.exception(
+        "team", "z", matchConditions=[{"name": "c", "expression": "object != null"}]
+    )
+    denies = test_cel_policies.policy("team", {"expression": "false"})
+    given = [denies, *_labelled("ValidatingPolicy", 20), last]
+    server = test_cel_policies.Server(compiled(*given), tmp_path)
+    assert server.ask("/vpol/team", object=LABELLED)["allowed"]
+    lowered = (
+        patch.object(exceptions, "_EXCEPTIONS_COST_MAX", 50_000)
+        if limit == "cost of a policy"
+        else patch.object(exceptions, "EXCEPTION_STEPS_MAX", 5_000)
+    )
+    with lowered:
+        assert not server.ask("/vpol/team", object=LABELLED)["allowed"]
 
 
 def test_a_look_up_takes_as_long_as_the_object_is_large() -> None:

@@ -1,0 +1,75 @@
+"""Check a PolicyException alone, as its webhook does when it is created.
+
+Room: compiler. Takes: decoded exceptions of either group. Gives: why one takes too many
+steps to compile. Next: webhook/policy_review.py. May touch: nothing outside its
+arguments.
+Source: docs/differences.md (policies that are refused).
+
+The leader ignores such an exception; its author should hear of it at once.
+"""
+
+from functools import partial
+from typing import Final
+
+from kyverno_mp.compiler.build import build_exception
+from kyverno_mp.compiler.cel_kinds import image_validating_policy as images
+from kyverno_mp.compiler.cel_kinds.policies import (
+    EXCEPTION_NAMES_OF_DELETING,
+    EXCEPTION_NAMES_OF_GENERATING,
+)
+from kyverno_mp.compiler.cel_kinds.validating_policy import (
+    EXCEPTION_NAMES,
+    Builder,
+    compile_exception,
+)
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.expr.cel.catalogue import kyverno_library
+from kyverno_mp.expr.cel.patches import mutating_library
+from kyverno_mp.expr.compile_budget import EXCEPTION_TOO_COSTLY, for_exception
+from kyverno_mp.policy.cel_kinds.validating_policy import CelPolicyException
+from kyverno_mp.policy.documents.exception import PolicyException
+
+_BUILDERS: Final = {
+    "ValidatingPolicy": partial(Builder, names=EXCEPTION_NAMES),
+    "MutatingPolicy": partial(Builder, names=EXCEPTION_NAMES, library=mutating_library),
+    "GeneratingPolicy": partial(
+        Builder,
+        names=EXCEPTION_NAMES_OF_GENERATING,
+        library=partial(kyverno_library, kind="GeneratingPolicy"),
+    ),
+    "DeletingPolicy": partial(
+        Builder,
+        names=EXCEPTION_NAMES_OF_DELETING,
+        library=partial(kyverno_library, kind="DeletingPolicy"),
+    ),
+    "ImageValidatingPolicy": partial(
+        Builder,
+        names=images.EXCEPTION_NAMES,
+        library=partial(kyverno_library, kind="ImageValidatingPolicy"),
+    ),
+}
+
+
+def cost_problem(document: PolicyException | CelPolicyException) -> str:
+    """Return why an exception takes too many steps to compile, "" if it does not.
+
+    It is compiled once for each kind of policy that it names, with the steps that the
+    leader gives it for one policy. Raises: ExpressionInvalid of a PolicyException of
+    kyverno.io.
+    """
+    try:
+        if isinstance(document, PolicyException):
+            with for_exception():
+                build_exception(document)
+            return ""
+        kinds = {
+            ref.kind.removeprefix("Namespaced") for ref in document.spec.policy_refs
+        }
+        for kind in sorted(kinds & _BUILDERS.keys()):
+            with for_exception():
+                compile_exception(document, _BUILDERS[kind](""))
+    except PolicyInvalid as error:
+        if error.code != EXCEPTION_TOO_COSTLY:
+            raise
+        return f"{error.message} [{error.code}]"
+    return ""

@@ -1,0 +1,199 @@
+"""PolicyExceptions have compile steps of their own, so they lift no policy.
+
+A failure means: whoever may write a PolicyException in one namespace has policies of
+the cluster refused, and a new pod allows what they deny.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from kyverno_mp.compiler.cel_kinds.policies import (
+    EXCEPTION_NAMES_OF_DELETING,
+    compile_deleting_policy,
+)
+from kyverno_mp.errors import PolicyInvalid
+from kyverno_mp.expr import compile_budget
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded, for_exception, spend
+from kyverno_mp.leader.folder import Changes
+from kyverno_mp.leader.policy_store import PolicySet, PolicyStore
+from kyverno_mp.limits import COMPILE_EXCEPTION_STEPS_MAX
+from kyverno_mp.policy.cel_kinds.policies import DeletingPolicy, decode_cel_policy
+from kyverno_mp.policy.cel_kinds.validating_policy import (
+    CelPolicyException,
+    decode_validating_policy,
+)
+from kyverno_mp.policy.problems import DocumentInvalid
+
+GROUP = "policies.kyverno.io/v1"
+PODS = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+}
+PATCH = "[JSONPatch{op: 'add', path: '/metadata/labels', value: {'a': 'b'}}]"
+KINDS: dict[str, dict[str, Any]] = {
+    "ValidatingPolicy": {"validations": [{"expression": "false"}]},
+    "MutatingPolicy": {
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": PATCH}}]
+    },
+    "GeneratingPolicy": {"generate": [{"expression": "generator.Apply('a', [])"}]},
+    "ImageValidatingPolicy": {
+        "attestors": [{"name": "k", "cosign": {"key": {"data": "x"}}}],
+        "validations": [{"expression": "false"}],
+    },
+}
+COSTLY = " || ".join(["object.a == 'b'"] * 2_500)
+"""Beyond the steps of one exception, and within those of a policy."""
+
+
+def of_cel(kind: str) -> dict[str, Any]:
+    spec = {"matchConstraints": {"resourceRules": [PODS]}, **KINDS[kind]}
+    return {
+        "apiVersion": GROUP,
+        "kind": kind,
+        "metadata": {"name": "team"},
+        "spec": spec,
+    }
+
+
+def cel_exception(kind: str, name: str, *conditions: str) -> dict[str, Any]:
+    given = [
+        {"name": f"c{at}", "expression": text} for at, text in enumerate(conditions)
+    ]
+    refs = [{"name": "team", "kind": kind}]
+    return {
+        "apiVersion": GROUP,
+        "kind": "PolicyException",
+        "metadata": {"name": name, "namespace": "tenant"},
+        "spec": {"policyRefs": refs, "matchConditions": given},
+    }
+
+
+RULE = {
+    "name": "r",
+    "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+    "validate": {"failureAction": "Enforce", "pattern": {"metadata": {"name": "x"}}},
+}
+CLUSTER_POLICY = {
+    "apiVersion": "kyverno.io/v1",
+    "kind": "ClusterPolicy",
+    "metadata": {"name": "team"},
+    "spec": {"rules": [RULE]},
+}
+
+
+def exception(name: str, conditions: int) -> dict[str, Any]:
+    key = "{{ request.object.metadata.labels.a || 'x' }}"
+    entries = [
+        {"key": key, "operator": "Equals", "value": str(at)} for at in range(conditions)
+    ]
+    return {
+        "apiVersion": "kyverno.io/v2",
+        "kind": "PolicyException",
+        "metadata": {"name": name, "namespace": "tenant"},
+        "spec": {
+            "match": {"any": [{"resources": {"kinds": ["Pod"]}}]},
+            "conditions": {"any": entries},
+            "exceptions": [{"policyName": "team", "ruleNames": ["r"]}],
+        },
+    }
+
+
+def new_store(*documents: dict[str, Any]) -> PolicySet:
+    """Return the policies of a leader that has none from before."""
+    files = {f"{at}": json.dumps(one).encode() for at, one in enumerate(documents)}
+    store = PolicyStore(lambda _namespace: True, has_background=True)
+    return store.update(Changes(files, ()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_costly_exception_refuses_no_policy_in_cel(kind: str) -> None:
+    # As many as exceed the steps of a policy, which are ten times those of one.
+    found = new_store(
+        of_cel(kind),
+        cel_exception(kind, "costly", *[COSTLY] * 10),
+        cel_exception(kind, "small", "object.a == 'b'"),
+    )
+    (status,) = found.policies
+    assert (status.ready, status.code) == (True, "")
+    assert "tenant/costly is ignored" in status.message
+    assert f"{COMPILE_EXCEPTION_STEPS_MAX} steps" in status.message
+    assert "tenant/small" not in status.message
+    assert [len(one) for one in found.cel.values()] == [1]
+
+
+def test_a_costly_exception_refuses_no_cluster_policy() -> None:
+    costly = [exception(f"costly{at}", 2_500) for at in range(5)]
+    found = new_store(CLUSTER_POLICY, exception("zz", 1), *costly)
+    (status,) = found.policies
+    assert (status.ready, status.code) == (True, "")
+    assert "tenant/costly0 is ignored" in status.message
+    assert "tenant/zz" not in status.message
+    assert len(found.encoded) == 1
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "ClusterPolicy"])
+def test_many_exceptions_refuse_no_policy(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that come after the steps of all are spent exempt nothing."""
+    monkeypatch.setattr(compile_budget, "COMPILE_EXCEPTIONS_STEPS_MAX", 2_000)
+    if kind == "ClusterPolicy":
+        given = [CLUSTER_POLICY, *(exception(f"x{at:03}", 5) for at in range(200))]
+    else:
+        text = " || ".join(["object.a == 'b'"] * 20)
+        given = [
+            of_cel(kind),
+            *(cel_exception(kind, f"x{at:03}", text) for at in range(200)),
+        ]
+    (status,) = new_store(*given).policies
+    assert (status.ready, status.code) == (True, "")
+    assert "tenant/x000" not in status.message
+    assert "the exceptions from the policy take more than 2000 steps" in status.message
+
+
+def test_a_deleting_policy_is_refused_for_the_exception_alone() -> None:
+    """Nothing is deleted that the author of an exception wants to keep."""
+    kind = "DeletingPolicy"
+    policy = decode_cel_policy(
+        {
+            "apiVersion": GROUP,
+            "kind": kind,
+            "metadata": {"name": "team"},
+            "spec": {
+                "matchConstraints": {"resourceRules": [PODS]},
+                "conditions": [{"name": "c", "expression": "true"}],
+                "schedule": "* * * * *",
+            },
+        }
+    )
+    assert isinstance(policy, DeletingPolicy)
+    costly = decode_validating_policy(cel_exception(kind, "costly", *[COSTLY] * 10))
+    assert isinstance(costly, CelPolicyException)
+    with bounded(CompileBudget()), pytest.raises(DocumentInvalid) as refused:
+        compile_deleting_policy(
+            policy, [costly], exception_names=EXCEPTION_NAMES_OF_DELETING
+        )
+    assert [one.code for one in refused.value.problems] == ["exception.too_costly"]
+
+
+def test_an_exception_spends_no_step_of_its_policy() -> None:
+    with bounded(CompileBudget()) as budget:
+        spend(7)
+        with for_exception():
+            spend(COMPILE_EXCEPTION_STEPS_MAX - 1)
+        with pytest.raises(PolicyInvalid) as refused, for_exception():
+            spend(COMPILE_EXCEPTION_STEPS_MAX)
+        spend()
+    assert refused.value.code == "exception.too_costly"
+    assert budget.steps == 8
+    assert budget.exception_steps == 2 * COMPILE_EXCEPTION_STEPS_MAX + 1
+
+
+def test_exceptions_are_limited_where_a_policy_is() -> None:
+    """The command line compiles without limits, as upstream."""
+    with for_exception():
+        spend(2 * COMPILE_EXCEPTION_STEPS_MAX)
