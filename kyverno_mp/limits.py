@@ -281,6 +281,16 @@ LINKED_RULES_MAX = 65_536
 """Rules that a worker keeps linked; beyond this number the cache is cleared and rules
 are linked again on use."""
 
+LINKED_POLICY_BYTES_MAX = 32 * 1024 * 1024
+LINKED_NAMESPACE_BYTES_MAX = 128 * 1024 * 1024
+"""Estimated memory (compiler/linked_size.py) of one namespaced policy, and of all those
+of a namespace, in every process that links them. A document of 1.5 MiB may take 180 MiB
+and seconds to link, and a tenant may create many."""
+
+UNLINKED_POLICY_BYTES_MAX = 256 * 1024
+"""Estimated memory of a policy that is not linked: its rules still match, and are
+errors. If their match blocks take more, the policy is an error for every kind."""
+
 NEW_OBJECTS_MAX = 5_000_000
 """Objects of garbage collection that a worker of the webhook creates and does not free
 before Python collects by itself: more than all decoded reviews (EVALUATING_BYTES_MAX)
@@ -379,13 +389,20 @@ SLOW_REVIEWS_WAITING_MAX = 64
 """Reviews with I/O that may wait for a thread in one worker; with more, requests would
 reach their deadline while they wait."""
 
-POLICY_REVIEW_THREADS = 2
+POLICY_REVIEW_THREADS = 3
 """Policies reviewed concurrently in one worker: one may wait for the API server while
-another is compiled; more would only compete with resource reviews for the core."""
+another is compiled; more would only compete with resource reviews for the core. One of
+the threads is for cluster policies, so that no tenant delays an administrator."""
 
 POLICY_REVIEWS_MAX = 64
 """Policy reviews that run or wait in one worker; an API server sends up to 3 MiB each.
 With more, requests would reach their deadline while they wait."""
+
+NAMESPACED_POLICY_REVIEWS_MAX = 48
+"""Those of namespaced policies; the other places are for cluster policies."""
+
+POLICY_REVIEWS_OF_NAMESPACE_MAX = 12
+"""Those of one namespace, of which one at a time runs."""
 
 ASSERTION_DEPTH_MAX = 128
 """Nesting depth of one assertion tree. Each level takes three of 1,000 Python frames;

@@ -8,8 +8,7 @@ One bad policy affects only itself: its last valid version stays in force. The s
 holds for a policy that takes too many steps to compile (expr/compile_budget.py) or
 causes an internal error. A file that does not parse, or is suddenly empty, counts as
 partly written: all its policies stay. Only changed policies are compiled, and those
-that a changed PolicyException names; in slices of time, so that finished policies need
-not wait for slow ones.
+that a changed PolicyException names; in slices of time, for the sake of finished ones.
 """
 
 import logging
@@ -25,6 +24,7 @@ from kyverno_mp.ir.index import EncodedPolicy
 from kyverno_mp.leader.cel_kinds import CEL_KINDS
 from kyverno_mp.leader.compile_cache import CompileCache, CompileOutcome
 from kyverno_mp.leader.documents.compiling import clip, compile_document
+from kyverno_mp.leader.documents.linked_memory import LinkedMemory
 from kyverno_mp.leader.exceptions import (
     EXCEPTIONS,
     AnyException,
@@ -122,6 +122,7 @@ class PolicyStore:
         self._files: dict[str, list[StoredDocument]] = {}
         self._file_problems: dict[str, str] = {}
         self._entries: dict[Key, _Entry] = {}
+        self._memory = LinkedMemory()
         self._exceptions: dict[Key, AnyException] = {}
         self._exceptions_read: dict[bytes, AnyException] = {}
         self._exceptions_digest: dict[str, bytes] = {}
@@ -145,18 +146,18 @@ class PolicyStore:
         self._take_exceptions(exceptions, problems)
         changes_made, waiting = self._compile_due(policies, out_of_time)
         ordered = sorted(self._entries.items())
+        published = {key: (entry.encoded, entry.status) for key, entry in ordered}
+        published |= self._memory.limit(published)
         encoded: list[EncodedPolicy] = []
         cel: dict[str, list[EncodedPolicy]] = {}
-        for (kind, _, _), entry in ordered:
-            if entry.encoded is None:
-                continue
+        for (kind, _, _), (policy, _) in published.items():
             known = CEL_KINDS.get(kind)
-            found = encoded if known is None else cel.setdefault(known.segment, [])
-            found.append(entry.encoded)
+            if policy is not None:
+                (cel.setdefault(known.segment, []) if known else encoded).append(policy)
         return PolicySet(
             encoded=tuple(encoded),
             cel={segment: tuple(found) for segment, found in cel.items()},
-            policies=tuple(entry.status for _, entry in ordered),
+            policies=tuple(status for _, status in published.values()),
             problems=tuple(problems),
             unread=tuple(self._file_problems.values()),
             changes=tuple(changes_made),

@@ -6,8 +6,13 @@ Source: docs/behaviour/controllers 3.8 (ready, rulecount), 9.2 (rule info).
 """
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
+
+UNLINKED: Final = "leader.linked_memory"
+"""Code of a policy that is an error where it matches: linked, it takes too much memory
+(leader/documents/linked_memory.py)."""
 
 
 class RuleStatus(msgspec.Struct, frozen=True, array_like=True):

@@ -39,6 +39,7 @@ _CLUSTER_SCOPED: Final = frozenset(
     }
 )
 _OWNER: Final = ("apiVersion", "kind", "name", "uid")
+_NO_OWNER: Final = ("v1", "Event")
 _TIMES: Final = ("creationTimestamp", "deletionTimestamp")
 _POLICIES: Final = ("ClusterPolicy", "Policy")
 _WITH_STATUS: Final = (
@@ -185,6 +186,8 @@ def _owners(metadata: dict[str, Json]) -> Iterator[Problem]:
         for key in _OWNER:
             if not given.get(key):
                 yield _problem(f"ownerReferences[{index}].{key}", "must not be empty")
+        if (given.get("apiVersion"), given.get("kind")) == _NO_OWNER:
+            yield _problem(f"ownerReferences[{index}]", "an Event may not be an owner")
         controllers += given.get("controller") is True
     if controllers > 1:
         yield _problem("ownerReferences", "only one may be the controller")

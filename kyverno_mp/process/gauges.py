@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import psutil
 
 from kyverno_mp import __version__
-from kyverno_mp.leader.status import PolicyStatus, Status
+from kyverno_mp.leader.status import UNLINKED, PolicyStatus, Status
 from kyverno_mp.process.supervision.status import SupervisorStatus
 from kyverno_mp.telemetry.families import (
     AGE,
@@ -35,6 +35,7 @@ from kyverno_mp.telemetry.families import (
     RULE_INFO,
     SERVED,
     SIZE,
+    UNLINKED_POLICIES,
     USS,
     Family,
 )
@@ -119,6 +120,9 @@ def _of_status(
     if status.generation:
         gauges[AGE][()] = max(0, now_ns - status.published_ns) / 1e9
     gauges[POLICIES] = {("true",): 0.0, ("false",): 0.0}
+    gauges[UNLINKED_POLICIES][()] = sum(
+        policy.code == UNLINKED for policy in status.policies
+    )
     for policy in status.policies:
         gauges[POLICIES][(str(policy.ready).lower(),)] += 1
         for rule in policy.rules:

@@ -699,6 +699,13 @@ POLICIES: Final = Family(
     ("ready",),
     "Number of policies, by whether they are in force as written.",
 )
+UNLINKED_POLICIES: Final = Family(
+    "kyverno_mp_policies_unlinked",
+    "gauge",
+    (),
+    "Number of policies whose rules are errors because, linked, they would take more"
+    " memory than their namespace may use.",
+)
 READY: Final = Family(
     "kyverno_mp_ready",
     "gauge",
@@ -726,7 +733,7 @@ CERTIFICATE_ENDS: Final = Family(
 )
 GAUGED: Final = (
     *(RULE_INFO, INFO, READY, PROBLEMS, CERTIFICATE_ENDS, POLICIES_AGE),
-    *(GENERATION, SERVED, AGE, SIZE, POLICIES, LINKED, HELD),
+    *(GENERATION, SERVED, AGE, SIZE, POLICIES, UNLINKED_POLICIES, LINKED, HELD),
     *(QUEUE_DEPTH, EVENTS_DROPPED, QUEUE_DROPS, PSS, USS, CPU, RESTARTS, CRASH_LOOP),
 )
 """Families that the health process computes at each scrape."""

@@ -23,9 +23,11 @@ from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.compiler.cel_kinds.image_review import image_refusals
 from kyverno_mp.compiler.cel_kinds.mutating_review import mutating_refusals
 from kyverno_mp.compiler.cel_kinds.review import refusals as background_refusals
+from kyverno_mp.compiler.cel_kinds.sizes import too_large
 from kyverno_mp.compiler.cel_kinds.validating_review import refusals
 from kyverno_mp.compiler.expression_faults import condition_errors, expression_faults
 from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.linked_size import why_too_large
 from kyverno_mp.compiler.type_check import type_warnings
 from kyverno_mp.errors import (
     DeadlinePassed,
@@ -172,6 +174,7 @@ class PolicyReview:
                     found = image_refusals(document)
                 else:
                     found = refusals(document)
+                found = found or too_large(document)
         except DocumentInvalid as error:
             return denied(request.uid, "; ".join(map(str, error.problems)))
         except (DependencyError, PolicyInvalid) as error:
@@ -299,7 +302,8 @@ def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str
             unregistrable_text = unregistrable(document)
             if unregistrable_text:
                 return unregistrable_text
-            encode_policy(compile_policy(document, verifies=True))
+            encoded = encode_policy(compile_policy(document, verifies=True))
+            return why_too_large(encoded, document.metadata.namespace)
     except PolicyInvalid as error:
         if error.code == TOO_COSTLY:
             return error.message

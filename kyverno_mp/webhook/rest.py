@@ -1,16 +1,14 @@
 """Serve every request except reviews of resources: policies, health, unknown paths.
 
 Room: webhook. Takes: a readiness check, options of policy reviews. Gives: a Falcon
-app. Next: webhook/http/protocol (webhook/http/asgi). May touch: its own threads.
+app. Next: webhook/http/protocol (webhook/http/asgi), webhook/review_threads. May
+touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 2.1 (health routes of the TLS listener, reviews of
 policies), 3.6 (the health lease).
 """
 
-import asyncio
-import contextlib
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final
@@ -22,14 +20,14 @@ import orjson
 from kyverno_mp.admission.decode import decode
 from kyverno_mp.admission.encode import allowed, patched
 from kyverno_mp.errors import ExpressionFailed, RequestInvalid
-from kyverno_mp.limits import POLICY_REVIEW_THREADS, POLICY_REVIEWS_MAX
 from kyverno_mp.values import ttl
-from kyverno_mp.webhook.http_errors import POLICY_REVIEWS_FULL, code_of
+from kyverno_mp.webhook.http_errors import code_of
 from kyverno_mp.webhook.policy_review import (
     KINDS_OF_PATH,
     PolicyReview,
     ReviewOptions,
 )
+from kyverno_mp.webhook.review_threads import Full, Reviewers
 
 _REVIEW_PATHS = re.compile(
     "/(?:validate|mutate)(?:/(?:fail|ignore)(?:/finegrained/.*)?)?$"
@@ -66,12 +64,6 @@ class _NoReview(falcon.HTTPBadRequest):
         self.reason = error.code
 
 
-class _Full(falcon.HTTPServiceUnavailable):
-    """Too many policy reviews wait."""
-
-    reason = POLICY_REVIEWS_FULL
-
-
 class _Review:
     """A cheap webhook that answers at once.
 
@@ -91,37 +83,6 @@ class _Review:
         except RequestInvalid as error:
             raise _NoReview(error) from error
         resp.content_type = _REVIEWED
-
-
-class Reviewers:
-    """The threads that review policies, because a large policy takes long to check."""
-
-    def __init__(self) -> None:
-        # PERF: few threads: they compile in Python, at the cost of the event loop.
-        self._pool = ThreadPoolExecutor(POLICY_REVIEW_THREADS, "policy-review")
-        self._under_way = 0
-
-    async def run(self, answer: Callable[[bytes], bytes], body: bytes) -> bytes:
-        """Answer in a thread. Raises: what ``answer`` does; _Full."""
-        if self._under_way >= POLICY_REVIEWS_MAX:
-            raise _Full(description="too many policies are being reviewed")
-        self._under_way += 1
-        reviewing = self._pool.submit(answer, body)
-        loop = asyncio.get_running_loop()
-        reviewing.add_done_callback(lambda _: self._end(loop))
-        return await asyncio.wrap_future(reviewing)
-
-    def stop(self) -> None:
-        """Stop accepting; nobody would read the answers of queued reviews."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _end(self, loop: asyncio.AbstractEventLoop) -> None:
-        # The loop may already be closed when a late thread ends.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._count_end)
-
-    def _count_end(self) -> None:
-        self._under_way -= 1
 
 
 class _PolicyReview:
@@ -191,7 +152,7 @@ def _problem(
 ) -> None:
     named = (
         error.reason
-        if isinstance(error, _NoReview | _Full)
+        if isinstance(error, _NoReview | Full)
         else code_of(error.status_code)
     )
     resp.content_type = "application/json"

@@ -16,12 +16,14 @@ from kyverno_mp.policy.cel_kinds.validating_policy import (
     is_validating_policy,
 )
 from kyverno_mp.policy.documents.exception import PolicyException
-from kyverno_mp.policy.reading.decode import decode
+from kyverno_mp.policy.problems import DocumentInvalid
+from kyverno_mp.policy.reading.decode import decode, where_of
 from kyverno_mp.policy.reading.json_duplicates import (
     refuse_duplicate_key,
     with_duplicate_keys,
 )
 from kyverno_mp.policy.reading.load import load
+from kyverno_mp.policy.stored import storage_problems
 from kyverno_mp.values.jsonvalue import Json
 
 _GROUP = "policies.kyverno.io/"
@@ -52,6 +54,7 @@ def load_exceptions(paths: Sequence[str]) -> Exceptions:
                 if is_cel_exception(raw):
                     exception = decode_validating_policy(raw, file=path)
                     assert isinstance(exception, CelPolicyException)
+                    _refuse_unstorable(raw, path)
                     found.of_cel.append(exception)
                     continue
                 policy = decode(raw, file=path)
@@ -61,6 +64,7 @@ def load_exceptions(paths: Sequence[str]) -> Exceptions:
                         "failed to load exceptions (policy exception type not"
                         f" supported {api} {kind})"
                     )
+                _refuse_unstorable(raw, path)
                 found.of_rules.append(policy)
         except OSError as error:
             text = f"failed to load exceptions ({read_error(error, path)})"
@@ -68,6 +72,13 @@ def load_exceptions(paths: Sequence[str]) -> Exceptions:
         except InputError as error:
             raise CommandFailed(f"failed to load exceptions ({error})") from error
     return found
+
+
+def _refuse_unstorable(raw: dict[str, Json], file: str) -> None:
+    """Raise DocumentInvalid: upstream validates the metadata as an API server does."""
+    problems = storage_problems(raw)
+    if problems:
+        raise DocumentInvalid(problems, where_of(raw, file))
 
 
 def is_cel_exception(raw: Json) -> bool:

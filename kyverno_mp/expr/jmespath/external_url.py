@@ -11,6 +11,7 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
+from kyverno_mp.errors import KubeUnavailable
 from kyverno_mp.expr.jmespath.interim import fail
 from kyverno_mp.expr.scope import Runtime
 
@@ -51,7 +52,12 @@ def is_external(runtime: Runtime, url: str) -> bool:
     if runtime.resolve_host is None:
         raise fail(f"lookup {host}: no such host")
     runtime.before_waiting()
-    found = [_address(text) for text in runtime.resolve_host(host)]
+    try:
+        found = [_address(text) for text in runtime.resolve_host(host)]
+    except KubeUnavailable as error:
+        # KYVERNO: a name without an address is an error of the expression, as any
+        # other argument that the function refuses.
+        raise fail(error.message) from error
     return not any(item is not None and _is_inner(item) for item in found)
 
 

@@ -57,10 +57,15 @@ class LinkedDeletingPolicy:
 
     __slots__ = ("_conditions", "_constraints", "_exceptions", "_variables", "ir")
 
-    def __init__(self, ir: DeletingPolicyIR) -> None:
+    def __init__(self, ir: DeletingPolicyIR, *, excludes_any: bool = True) -> None:
+        """``excludes_any``: an exclusion counts whatever operations it lists."""
         self.ir = ir
         dialect = dialect_of(ir.policy.kind)
         self._constraints = any_operation(ir.constraints)
+        if self._constraints and ir.constraints and not excludes_any:
+            self._constraints = msgspec.structs.replace(
+                self._constraints, excluded=ir.constraints.excluded
+            )
         self._conditions = link_conditions(ir.conditions, dialect)
         self._variables = link_variables(ir.variables, dialect)
         self._exceptions = link_exceptions(ir.exceptions, dialect)

@@ -212,6 +212,20 @@ def test_lint(command: Command, folder: Path, text: str, code: str) -> None:
     assert code in done.out
 
 
+@pytest.mark.parametrize(("operation", "deleted"), [("CREATE", 1), ("'*'", 0)])
+def test_exclusions_of_a_deletion(
+    command: Command, folder: Path, operation: str, deleted: int
+) -> None:
+    """A failure means: another verdict than upstream's, which has no operation."""
+    rule = "{apiGroups: [''], apiVersions: [v1], resources: [pods]}"
+    rule = rule.replace("}", f", operations: [{operation}]}}")
+    wanted = f"    excludeResourceRules: [{rule}]\n  conditions:"
+    text = DELETING.replace("  conditions:", wanted)
+    (folder / "policy.yaml").write_text(text)
+    done = command("apply", folder / "policy.yaml", "-r", folder / "pods.yaml")
+    assert f"pass: {deleted}, fail: {2 - deleted}," in done.out
+
+
 def test_lint_for_the_server(command: Command, folder: Path) -> None:
     """What the webhook of upstream refuses, too."""
     text = DELETING.replace("* * * * *", "every day")

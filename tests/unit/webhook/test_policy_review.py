@@ -515,6 +515,35 @@ def test_reviews_of_policies_are_bounded_and_delay_no_lease() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("kind", ["Policy", "ClusterPolicy"])
+def test_a_namespaced_policy_beyond_its_memory_is_refused(kind: str) -> None:
+    """It would be an error for each object that it matches."""
+    leaves = {f"k{number}": f">{number}" for number in range(4000)}
+    rule = {**POLICY["spec"]["rules"][0], "validate": {"pattern": {"data": leaves}}}
+    raw = {
+        **POLICY,
+        "kind": kind,
+        "metadata": {"name": "p", **({"namespace": "a"} if kind == "Policy" else {})},
+        "spec": {"background": False, "rules": [rule]},
+    }
+    raw["spec"]["rules"][0].pop("context", None)
+    request = {
+        "uid": "u",
+        "operation": "CREATE",
+        "namespace": "a" if kind == "Policy" else "",
+        "kind": {"group": "kyverno.io", "version": "v1", "kind": kind},
+        "object": raw,
+    }
+    body = json.dumps({"request": request}).encode()
+    answer = PolicyReview(ReviewOptions()).answer("/policyvalidate", body)
+    told = json.loads(answer)["response"]
+    assert told["allowed"] is (kind == "ClusterPolicy"), told
+    if kind == "Policy":
+        assert (
+            "more than the 32 MiB of a namespaced policy" in told["status"]["message"]
+        )
+
+
 def test_reviews_that_wait_end_with_the_worker() -> None:
     """A failure means: what nobody hears any more holds up the end of a worker."""
     let_go, began = threading.Event(), threading.Semaphore(0)

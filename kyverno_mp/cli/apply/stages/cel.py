@@ -64,7 +64,9 @@ class CelStages:
             elif isinstance(ir, GeneratingPolicyIR):
                 self._generating.append(LinkedGeneratingPolicy(ir))
             elif isinstance(ir, DeletingPolicyIR):
-                self._deleting.append(LinkedDeletingPolicy(ir))
+                # KYVERNO: exclusions are asked for an operation that only `*` has.
+                linked_one = LinkedDeletingPolicy(ir, excludes_any=False)
+                self._deleting.append(linked_one)
         self._generated = GeneratedObjects(is_cluster=given.is_cluster)
         self._ports = ports._replace(generator=self._generated)
         self._target_ports = self._ports

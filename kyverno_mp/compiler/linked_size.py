@@ -1,0 +1,78 @@
+"""Estimate the memory that a policy takes in each process that links it.
+
+Room: compiler. Takes: EncodedPolicy. Gives: linked_bytes, why_too_large.
+Next: leader/documents/linked_memory.py, webhook/policy_review.py.
+May touch: nothing outside its arguments.
+
+The record is counted, not the document: it has everything that is linked, autogen rules
+included, for every kind of policy. The weights are upper bounds of the resident memory
+of 4,000 parts of one sort: closures of a comparison for three types of values, RE2's
+programs of wildcards. Most parts take half of it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from kyverno_mp.ir.index import EncodedPolicy, count_of, part_of
+from kyverno_mp.limits import LINKED_POLICY_BYTES_MAX
+
+_PER_ELEMENT: Final = 256
+_PER_MEMBER: Final = 2048
+"""A member of a map: assertion trees and patches stay as written."""
+_PER_CHARACTER: Final = 2
+_PER_STAR: Final = 192
+_PER_QUESTION_MARK: Final = 448
+_PER_TAG: Final = {"leaf": 1536, "atom": 4096, "range": 2048}
+"""The nodes of patterns (expr/pattern/nodes.py)."""
+
+
+def linked_bytes(encoded: EncodedPolicy) -> int:
+    """Return the estimate. Cost: about 0.2 us for each value in the record."""
+    content = memoryview(encoded.content)
+    return sum(
+        _size_of(msgspec.msgpack.decode(part_of(content, number)))
+        for number in range(count_of(content))
+    )
+
+
+def why_too_large(encoded: EncodedPolicy, namespace: str) -> str:
+    """Return why a policy of a namespace is not linked, "" if it is.
+
+    Cluster policies have no budget: their authors are administrators.
+    """
+    size = linked_bytes(encoded) if namespace else 0
+    if size <= LINKED_POLICY_BYTES_MAX:
+        return ""
+    return (
+        f"policy would take about {size >> 20} MiB of memory in every process,"
+        f" more than the {LINKED_POLICY_BYTES_MAX >> 20} MiB of a namespaced policy;"
+        " split it, or shorten its patterns and conditions"
+    )
+
+
+def _size_of(record: Any) -> int:
+    size = 0
+    waiting: list[Iterator[Any]] = [iter((record,))]
+    while waiting:
+        for value in waiting.pop():
+            size += _PER_ELEMENT
+            kind = type(value)
+            if kind is str:
+                size += _text_size(value)
+            elif kind is list:
+                if value and type(value[0]) is str:
+                    size += _PER_TAG.get(value[0], 0)
+                waiting.append(iter(value))
+            elif kind is dict:
+                size += _PER_MEMBER * len(value)
+                waiting += [iter(value), iter(value.values())]
+    return size
+
+
+def _text_size(text: str) -> int:
+    size = _PER_CHARACTER * len(text)
+    if "*" in text or "?" in text:
+        size += _PER_STAR * text.count("*") + _PER_QUESTION_MARK * text.count("?")
+    return size

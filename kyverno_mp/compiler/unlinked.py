@@ -1,0 +1,192 @@
+"""Encode a policy without what it would evaluate: where it matches, it is an error.
+
+Room: compiler. Takes: the EncodedPolicy of a policy that is not to be linked. Gives:
+another one with the same keys. Next: leader/documents/linked_memory.py.
+May touch: nothing outside its arguments.
+
+SAFETY: without its rules the policy would allow what it denies. So they still match,
+and fail as its failurePolicy says. Preconditions, conditions and exceptions are gone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from kyverno_mp.compiler.cel_kinds.index import (
+    encode_image_policy,
+    encode_mutating_policy,
+    encode_validating_policy,
+)
+from kyverno_mp.compiler.index import encode_policy
+from kyverno_mp.compiler.linked_size import linked_bytes
+from kyverno_mp.expr.cel.nodes import Call, Const, Expression, MapLit
+from kyverno_mp.expr.effects import EFFECT_PURE
+from kyverno_mp.ir.admission_policy import ConstraintsIR, MutationIR
+from kyverno_mp.ir.cel import CelValidationIR
+from kyverno_mp.ir.cel_policies import MutatingBodyIR, MutatingPolicyIR
+from kyverno_mp.ir.image_policies import (
+    ImageBodyIR,
+    ImageReferenceIR,
+    ImageValidatingPolicyIR,
+)
+from kyverno_mp.ir.index import ANY_KIND, EncodedPolicy, count_of, part_of
+from kyverno_mp.ir.match import FilterIR, MatchIR
+from kyverno_mp.ir.rules import ActionIR, CompiledPolicy, PolicyIR, RuleIR
+from kyverno_mp.ir.validating_policy import ValidatingBodyIR, ValidatingPolicyIR
+from kyverno_mp.limits import UNLINKED_POLICY_BYTES_MAX
+from kyverno_mp.policy.cel_kinds.image_validating_policy import IMAGE_POLICY_KINDS
+from kyverno_mp.policy.cel_kinds.policies import MUTATING_POLICY_KINDS
+from kyverno_mp.policy.cel_kinds.validating_policy import VALIDATING_POLICY_KINDS
+
+_WHAT: Final = "a rule beyond the memory of its namespace's policies"
+_EVERYTHING: Final = MatchIR(filters=(FilterIR(kinds=(ANY_KIND,)),))
+_NO_ACTION: Final = ActionIR()
+_ANYTHING: Final = ConstraintsIR()
+"""Without rules: every resource."""
+_NO_IMAGE: Final = (ImageReferenceIR(glob="none"),)
+_FAILING: Final = Expression(
+    "",
+    Call("_[_]", None, (MapLit(()), Const("string", f"{_WHAT} is not evaluated"))),
+)
+"""The error of its evaluation names the missing key."""
+
+
+def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:
+    """Return the policy to publish instead; None: nothing that a review decides.
+
+    ``kind``: of the document.
+    """
+    content = memoryview(encoded.content)
+    if kind in _CEL_KINDS:
+        return _CEL_KINDS[kind](part_of(content, 0))
+    if encoded.is_cel:
+        return None
+    decode = msgspec.msgpack.Decoder(RuleIR).decode
+    policy = msgspec.structs.replace(
+        msgspec.msgpack.decode(part_of(content, 0), type=PolicyIR), match_conditions=()
+    )
+    rules = [
+        failing
+        for number in range(1, count_of(content))
+        for failing in _failing(decode(part_of(content, number)))
+    ]
+    if not rules:
+        return None
+    found = encode_policy(CompiledPolicy(policy, tuple(rules)))
+    if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
+        return found
+    for is_wide in (False, True):
+        found = _merged(policy, rules, is_wide=is_wide)
+        if linked_bytes(found) <= UNLINKED_POLICY_BYTES_MAX:
+            break
+    return found
+
+
+def _merged(
+    policy: PolicyIR, rules: Sequence[RuleIR], *, is_wide: bool
+) -> EncodedPolicy:
+    """Encode one rule of each type, which matches what its rules match, or more."""
+    first: dict[str, RuleIR] = {}
+    filters: dict[str, dict[FilterIR, None]] = {}
+    for rule in rules:
+        first.setdefault(rule.rule_type, rule)
+        filters.setdefault(rule.rule_type, {}).update(dict.fromkeys(rule.match.filters))
+    failing = tuple(
+        msgspec.structs.replace(
+            rule,
+            match=_EVERYTHING if is_wide else MatchIR("any", tuple(filters[rule_type])),
+            exclude=None,
+            action=_NO_ACTION,
+        )
+        for rule_type, rule in first.items()
+    )
+    short = msgspec.structs.replace(
+        policy,
+        rule_actions=tuple((r.name, r.rule_type, r.action) for r in failing),
+        review_rules=(),
+        labels=(),
+    )
+    return encode_policy(CompiledPolicy(short, failing))
+
+
+def _failing(rule: RuleIR) -> Iterator[RuleIR]:
+    """Yield what fails instead of a rule: nothing for one that no review waits for."""
+    mutate = rule.mutate
+    if rule.rule_type == "generate" or (
+        mutate is not None and mutate.targets is not None
+    ):
+        return
+    types = [rule.rule_type]
+    if rule.verify_images is not None:
+        # It is found by what it checks, which is gone, in both stages.
+        types = ["mutate", "validate"]
+    for rule_type in types:
+        yield RuleIR(
+            name=rule.name,
+            rule_type=rule_type,
+            match=rule.match,
+            exclude=rule.exclude,
+            action=rule.action,
+            effects=EFFECT_PURE,
+            unsupported=_WHAT,
+            skip_background_requests=rule.skip_background_requests,
+        )
+
+
+def _validating(content: memoryview) -> EncodedPolicy:
+    found = msgspec.msgpack.decode(content, type=ValidatingPolicyIR)
+    failing = (CelValidationIR(_FAILING),)
+
+    def body(given: ValidatingBodyIR) -> ValidatingBodyIR:
+        return ValidatingBodyIR(given.copy, given.constraints, (), (), failing)
+
+    return _bounded(found, body, encode_validating_policy)
+
+
+def _mutating(content: memoryview) -> EncodedPolicy | None:
+    found = msgspec.msgpack.decode(content, type=MutatingPolicyIR)
+    if found.mutates_existing:
+        return None
+    found = msgspec.structs.replace(found, targets=None)
+    failing = (MutationIR(_FAILING),)
+
+    def body(given: MutatingBodyIR) -> MutatingBodyIR:
+        return MutatingBodyIR(given.copy, given.constraints, (), (), failing)
+
+    return _bounded(found, body, encode_mutating_policy)
+
+
+def _images(content: memoryview) -> EncodedPolicy:
+    found = msgspec.msgpack.decode(content, type=ImageValidatingPolicyIR)
+    failing = (CelValidationIR(_FAILING),)
+
+    def body(given: ImageBodyIR) -> ImageBodyIR:
+        # A pattern that no image has: none is read from a registry.
+        return ImageBodyIR(
+            given.copy, given.constraints, (), _NO_IMAGE, (), (), (), (), failing
+        )
+
+    return _bounded(found, body, encode_image_policy)
+
+
+_CEL_KINDS: Final[Mapping[str, Callable[[memoryview], EncodedPolicy | None]]] = {
+    **dict.fromkeys(VALIDATING_POLICY_KINDS, _validating),
+    **dict.fromkeys(MUTATING_POLICY_KINDS, _mutating),
+    **dict.fromkeys(IMAGE_POLICY_KINDS, _images),
+}
+
+
+def _bounded(
+    found: Any, body: Callable[[Any], Any], encode: Callable[[Any], EncodedPolicy]
+) -> EncodedPolicy:
+    """Encode a policy of failing bodies, one for everything if they are large."""
+    bodies = tuple(map(body, found.bodies))
+    replaced = msgspec.structs.replace(
+        found, bodies=bodies, exceptions=(), effects=EFFECT_PURE
+    )
+    encoded = encode(replaced)
+    if linked_bytes(encoded) <= UNLINKED_POLICY_BYTES_MAX:
+        return encoded
+    anything = msgspec.structs.replace(bodies[0], copy="", constraints=_ANYTHING)
+    return encode(msgspec.structs.replace(replaced, bodies=(anything,)))
