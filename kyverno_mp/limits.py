@@ -234,10 +234,12 @@ REGEX_CLASSES_MAX = 32
 REGEX_OPTIONAL_MAX = 2_000
 REGEX_REPEATS_MAX = 20_000
 REGEX_PROGRAM_BYTES_MAX = 2 * 1024 * 1024
-"""Unicode classes of one regular expression, up to 0.5 ms each; its optional parts,
-copies included, whose rows take time quadratic in their length (``a{500,1000}`` written
-128 times takes ten seconds); copies that repetitions ask for; and RE2's memory for the
-compiled form: at most some 50 ms each. Public policies have a handful of each."""
+"""Unicode classes of one regular expression, up to 0.5 ms each; its optional parts
+(``?``, ``*``, ``{n,m}``) with all copies that repetitions around them make, whose rows
+take time quadratic in their length (2,700 of them in a group that is repeated 20 times
+take three seconds); copies that repetitions ask for, those of a class with a range
+beyond ASCII twice; and RE2's memory for the compiled form: at most some 50 ms each.
+Public policies have a handful of each."""
 
 CEL_TYPE_DEPTH_MAX = 16
 """Nesting depth of lists and maps in the type of a CEL variable; deeper levels get the
@@ -443,6 +445,12 @@ CEL_SNIPPET_BYTES_MAX = 16 * 1024
 """Errors reported for one expression, and the longest source line shown with each, as
 in cel-go (maxErrorsToReport, maxSnippetLength): an expression of 64 KiB may have 20,000
 errors."""
+
+CEL_REPEATED_MAX = 1_000
+"""Errors, and items of literal lists, that are noted again because cel-go expands the
+target of optMap and optFlatMap twice: a chain of 26 calls would repeat them 67 million
+times. Of the errors CEL_ERRORS_MAX are shown, so only the number of the others differs
+beyond this."""
 
 TYPE_CHECK_TEXT_CHARACTERS_MAX = 64 * 1024
 """Total length of all type warnings of one policy; the API server shows 4096 characters

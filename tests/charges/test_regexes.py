@@ -5,6 +5,7 @@ a policy takes expressions from, blinds a worker for seconds.
 """
 
 import time
+from random import Random
 
 import pytest
 
@@ -38,6 +39,14 @@ _LONG = {
     "optional copies of letters": _row("a{0,9}"),
     "optional letters": _row("a?"),
     "optional groups": _row("(?:a?){0,1000}"),
+    "optional letters, in a repeated group": f"(?:{_row('a?', 1990)}){{20}}",
+    "optional letters, in groups in groups": f"(?:(?:{_row('a?', 650)}){{9}}){{10}}",
+    "optional brackets": "(?:" + r"\(?" * 2700 + "){20}",
+    "optional brackets, few": "(?:" + r"\(?" * 80 + "){20}",
+    "optional brackets in classes": "(?:" + "[(?]?" * 1500 + "){20}",
+    "any number of letters": f"(?:{_row('a*b*', 900)}){{30}}",
+    "ranges": "[Ā-\uffff]{999}" * 20,
+    "ranges, few": "[Ā-\uffff]{999}" * 10,
     "Unicode classes": _row(r"\pL"),
     "all that are none": _row(r"(?i)\PL"),
     "classes in brackets": _row(r"(?i)[\pL\PL]"),
@@ -82,6 +91,12 @@ def test_long_compilations_are_refused_or_paid_for(name: str) -> None:
         "a?" * (REGEX_OPTIONAL_MAX + 1),
         f"a{{0,1000}}a{{0,{REGEX_OPTIONAL_MAX - 1000}}}b?",
         "a{1000}" * (REGEX_REPEATS_MAX // 1000) + "b{2}",
+        f"(?:{'a?' * 21}){{{REGEX_OPTIONAL_MAX // 20}}}",
+        f"(?:(?P<n>(?i:{'a*' * 21})){{10}}x){{{REGEX_OPTIONAL_MAX // 200}}}",
+        "(?:" + r"\(?" * 21 + f"){{{REGEX_OPTIONAL_MAX // 20}}}",
+        "(?:" + r"\Q(?\E?" * 21 + f"){{{REGEX_OPTIONAL_MAX // 20}}}",
+        "(?:" + "[](?]?" * 21 + f"){{{REGEX_OPTIONAL_MAX // 20}}}",
+        "[Ā-\uffff]{1000}" * (REGEX_REPEATS_MAX // 1000),
     ],
 )
 def test_what_is_too_large_says_so(pattern: str) -> None:
@@ -89,8 +104,52 @@ def test_what_is_too_large_says_so(pattern: str) -> None:
         matches(Meter(), "a", pattern)
 
 
+_ATOMS = ("a", r"\(", r"\?", "[(?]", "[]()?]", r"[^\]{]", r"\Q(?){2}\E", "[[:alpha:]?]")
+
+
+def _drawn(random: Random, depth: int) -> tuple[str, int]:
+    """Return a part of a pattern, and how many optional parts it has with copies."""
+    if not depth:
+        return random.choice(_ATOMS), 0
+    drawn = [_drawn(random, depth - 1) for _ in range(random.randint(1, 3))]
+    inner = "".join(text for text, _ in drawn)
+    count = sum(one for _, one in drawn)
+    text = random.choice(("(", "(?:", "(?i:", "(?P<n>", "(?-s:")).replace(
+        "<n>", f"<n{random.getrandbits(60)}>"
+    )
+    text += f"{inner})"
+    copies = random.randint(1, 7)
+    return random.choice(
+        (
+            (text, count),
+            (text + "?", count + 1),
+            (text + "*?", count + 1),
+            (text + "+", count),
+            (f"{text}{{{copies}}}", copies * count),
+            (f"{text}{{{copies},{copies + 2}}}", (copies + 2) * count + 2),
+            (f"{text}{{{copies},}}?", copies * count + 1),
+        )
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_optional_parts_are_counted_with_all_copies(seed: int) -> None:
+    """The count, times the copies of one more group around, decides."""
+    random = Random(seed)
+    text, count = _drawn(random, 4)
+    most = REGEX_OPTIONAL_MAX // max(count, 1)
+    if count > REGEX_OPTIONAL_MAX:
+        assert regex.work_ahead(f"(?:{text}){{1}}") == 0
+        return
+    allowed, refused = f"(?:{text}){{{most}}}", f"(?:{text}){{{most + 1}}}"
+    assert regex.work_ahead(allowed) >= most
+    assert regex.work_ahead(refused) == 0 or count == 0
+
+
 def test_usual_expressions_are_compiled() -> None:
     for pattern in (
+        r"^(\d{1,3}\.){3}\d{1,3}(/\d{1,2})?$",
+        r"^(?:[à-öø-ÿ0-9](?:[à-öø-ÿ0-9-]{0,61}[à-öø-ÿ0-9])?\.){1,5}de$",
         r"^(?:[a-z0-9]+(?:[._-][a-z0-9]+)*/){0,10}[a-z0-9]{1,63}(?::[\w.-]{1,128})?$",
         r"^[\p{L}\p{N}][\p{L}\p{N} _-]{0,62}$",
         "|".join(f"name-{number}" for number in range(700)),

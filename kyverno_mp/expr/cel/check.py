@@ -38,7 +38,8 @@ from kyverno_mp.expr.cel.types import (
     Substitution,
     Type,
 )
-from kyverno_mp.limits import CEL_ERRORS_MAX
+from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.limits import CEL_ERRORS_MAX, CEL_REPEATED_MAX
 
 _CONST: Final = {
     "null": types.NULL,
@@ -354,9 +355,7 @@ class _Checker:
         noted = len(self.problems), self.literals.noted
         given = self.found.apply(self.check(node.range))
         if node.kind in ("optMap", "optFlatMap"):
-            # cel-go expands the target twice, so that its errors appear twice.
-            self.problems += self.problems[noted[0] :]
-            self.literals.repeat(noted[1])
+            self._repeat(*noted)
         if node.kind == "bind":
             return self._bound(node, (given,))[0]
         if node.kind in ("optMap", "optFlatMap"):
@@ -369,6 +368,18 @@ class _Checker:
         else:
             bound = self._bound(node, (key, item))
         return self._macro_result(node, key, item, bound)
+
+    def _repeat(self, problems: int, literals: tuple[int, int]) -> None:
+        """Note the errors of a target again: cel-go expands it twice.
+
+        SAFETY: a chain doubles them at each call, so they are repeated only as long as
+        there are few.
+        """
+        count = len(self.problems) - problems
+        if len(self.problems) + count <= CEL_REPEATED_MAX:
+            spend(count)
+            self.problems += self.problems[problems:]
+        self.literals.repeat(literals)
 
     def _bound(self, node: Macro, given: tuple[Type, ...]) -> list[Type]:
         self._locals.extend(zip(node.names, given, strict=True))

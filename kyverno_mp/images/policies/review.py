@@ -10,8 +10,8 @@ A tag is resolved once per review, and all that is verified is about that digest
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from time import monotonic_ns
@@ -262,14 +262,25 @@ class PolicyReview:
         """
         artifacts, place, found = self._artifacts(asked.access), image.place, []
         listed: list[dict[str, Json]] = []
-        with suppress(InputError, RegistryUnavailable):
+        with self._suppressed():
             listed = artifacts.referring(place, image.digest, until_ns)
         for one in listed:
             if not str(one.get("artifactType")).startswith(_BUNDLE):
                 continue
-            with suppress(InputError, RegistryUnavailable, Unproved):
+            with suppress(Unproved), self._suppressed():
                 found.append(_bundle(artifacts, place, str(one["digest"]), until_ns))
         return found
+
+    @contextmanager
+    def _suppressed(self) -> Iterator[None]:
+        """Suppress that something cannot be read; then no result is kept.
+
+        SAFETY: what the registry did not tell now, it may tell to the next review.
+        """
+        try:
+            yield
+        except (InputError, RegistryUnavailable):
+            self._valid.hold(self._reader.now())
 
     def _held(
         self,

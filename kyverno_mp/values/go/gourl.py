@@ -33,6 +33,9 @@ _PATH_VALID: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=@!'()*\[\]%]*")
 _FRAGMENT_KEPT: Final = "$&+,/:;=?@!()*"
 _FRAGMENT_VALID: Final = re.compile(r"[A-Za-z0-9\-_.~$&+,/:;=?@!'()*\[\]%]*")
 
+_SHOWN_MAX: Final = 256
+"""Characters of a host in an error, and those that are parsed as an address."""
+
 
 class Url(NamedTuple):
     """The parts of a URL; ``path`` and ``fragment`` are escaped, ``host`` is not."""
@@ -144,7 +147,7 @@ def _host(scheme: str, host: str) -> list[str] | str:
         last = host.rfind(":")
         port = host[colon if scheme in ("http", "https") else last :]
         if not _PORT.fullmatch(port):
-            return f"invalid port {quote(port)} after host"
+            return f"invalid port {quote(port[:_SHOWN_MAX])} after host"
     bad = _host_problem(host)
     return bad or [_unescaped(host)]
 
@@ -163,14 +166,16 @@ def _literal(host: str) -> list[str] | str:
         return "missing ']' in host"
     inner, port = host[1:closing], host[closing + 1 :]
     if not _PORT.fullmatch(port):
-        return f"invalid port {quote(port)} after host"
+        return f"invalid port {quote(port[:_SHOWN_MAX])} after host"
     zone = inner.find("%25")
     head = inner if zone < 0 else inner[:zone]
     bad = _host_problem(head) or (_zone_problem(inner[zone:]) if zone >= 0 else "")
     if bad:
         return bad
     name = _unescaped(inner)
-    address = parse_address(name)
+    # A longer text is no address however it ends, unless it has a zone, which has any
+    # length and characters.
+    address = parse_address(name[:_SHOWN_MAX])
     if type(address) is str:
         return f"invalid host: {address}"
     assert type(address) is Address

@@ -33,7 +33,7 @@ _KEPT_INSTRUCTIONS_MAX: Final = 2_000_000
 """In all cached expressions together, 16 bytes each; one expression may have
 130,000."""
 _KEPT_MAX: Final = 1024
-_SHAPES_KEPT_MAX: Final = 64
+_SHAPES_KEPT_MAX: Final = 256
 _TOO_LARGE: Final = b"pattern too large"
 _GIVEN_UP_INSTRUCTIONS: Final = 120_000
 """The maximum that RE2 has compiled of a pattern when it finds that it is too large."""
@@ -54,12 +54,29 @@ _MESSAGES: Final = {
 }
 """RE2's error -> Go's."""
 _SQUARE_PER_INSTRUCTION: Final = 180
-"""Simplifying a long row of ``a?`` takes time quadratic in its length."""
+"""Compiling a long row of ``a?`` takes time quadratic in its length, with copies."""
 _CLASS_INSTRUCTIONS: Final = 400
 _CLASS_READ: Final = 1000
 """Reading a Unicode class, all cases included, takes half a millisecond."""
 _NODE_INSTRUCTIONS: Final = 4
-_REPEAT: Final = re.compile(r"\{(\d{1,4})(?:(,)(\d{0,4}))?\}")
+_ATOMS_MAX: Final = 2_000_000
+"""More are not counted: RE2 gives up long before."""
+_TOKEN: Final = re.compile(
+    r"""
+    \\Q.*?(?:\\E|\Z)
+    | \\[pP](?:\{\^?\w*+\}|.)
+    | \\.
+    | \[\^?\]?(?:\[:\^?[a-z]{1,10}:\]|\\.|[^\]\\])*+(?:\]|\Z)
+    | \((?:\?(?:P?<\w*+>|[a-zA-Z-]*+[:)]))?
+    | \)
+    | \{(?P<least>\d{1,4})(?:(?P<comma>,)(?P<most>\d{0,4}))?\}\??
+    | [*+?]\??
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+"""All but single characters. PERF: no part of a text is read for several tokens, even
+if it is no valid expression."""
+_WIDE: Final = re.compile(r"-[^\x00-\x7f]")
 _REFUSED: Final = "expression too large"
 
 
@@ -118,12 +135,15 @@ class _Shape(NamedTuple):
     """What makes a pattern long to compile, counted in its text.
 
     ``classes``: Unicode classes; ``optional``: what may be absent, with each copy that
-    a repetition makes; ``repeats``: all copies.
+    a repetition makes, also of the group around it; ``repeats``: the copies that
+    repetitions ask for, those of a class with a range beyond ASCII twice; ``atoms``:
+    what is compiled then, if there are any.
     """
 
     classes: int
     optional: int
     repeats: int
+    atoms: int
 
     @property
     def is_too_large(self) -> bool:
@@ -144,24 +164,73 @@ class _Shape(NamedTuple):
     def ahead(self) -> int:
         """The work to charge first: with many copies, enough to leave the event loop.
 
-        What is repeated is not parsed here, so no more is charged for it.
+        Which class is repeated is not known here, so no more is charged for it.
         """
-        each = _NODE_INSTRUCTIONS + _CLASS_INSTRUCTIONS * self.classes
-        return self.reading + min(each * self.repeats, HEAVY_STEPS + 1)
+        copied = _NODE_INSTRUCTIONS * max(self.atoms, self.repeats)
+        copied += _CLASS_INSTRUCTIONS * self.classes * self.repeats
+        return self.reading + min(copied, HEAVY_STEPS + 1)
 
 
 @lru_cache(maxsize=_SHAPES_KEPT_MAX)
 def _shape_of(pattern: str) -> _Shape:
-    optional = pattern.count("?") - pattern.count("(?")
-    repeats = 0
-    if "{" in pattern:
-        for least, comma, most in _REPEAT.findall(pattern):
-            count = int(most or least)
-            repeats += count
-            if comma:
-                optional += max(count - int(least), 1)
     classes = pattern.count("\\p") + pattern.count("\\P")
-    return _Shape(classes, optional, repeats)
+    if "{" in pattern:
+        return _copied(pattern, classes)
+    # No copies. PERF: groups that begin with "(?" count, too; they are few.
+    return _Shape(classes, pattern.count("?") + pattern.count("*"), 0, 0)
+
+
+def _copied(pattern: str, classes: int) -> _Shape:
+    """Count what repetitions copy, also those of the groups around.
+
+    PERF: one pass without objects, because a long pattern has thousands of tokens.
+    """
+    groups: list[tuple[int, int]] = []
+    optional, atoms = 0, 0
+    last_optional, last_atoms, is_wide = 0, 0, False
+    repeats, end = 0, 0
+    for token in _TOKEN.finditer(pattern):
+        begin, text = token.start(), token.group()
+        head = text[0]
+        if begin != end:
+            atoms += begin - end
+            last_optional, last_atoms, is_wide = 0, 1, False
+        end = begin + len(text)
+        if head == "(":
+            if text[-1] != ")":
+                groups.append((optional, atoms))
+                optional = atoms = 0
+        elif head == ")":
+            last_optional, last_atoms, is_wide = optional, atoms, False
+            before = groups.pop() if groups else (0, 0)
+            optional, atoms = optional + before[0], atoms + before[1]
+        elif head in "\\[":
+            atoms += 1
+            last_optional, last_atoms = 0, 1
+            is_wide = head == "[" and _WIDE.search(text) is not None
+        elif head != "{":
+            optional += head != "+"
+            last_optional += head != "+"
+        else:
+            count, absent = _repetition(token)
+            repeats += 2 * count if is_wide else count
+            absent += last_optional * (count - 1)
+            more = min(last_atoms * (count - 1), _ATOMS_MAX)
+            optional, last_optional = optional + absent, last_optional + absent
+            atoms, last_atoms = atoms + more, last_atoms + more
+        if optional > REGEX_OPTIONAL_MAX:
+            # It is refused: the groups around have no less.
+            break
+    atoms = min(max(atoms + len(pattern) - end, 0), _ATOMS_MAX)
+    return _Shape(classes, optional, repeats, atoms if repeats else 0)
+
+
+def _repetition(token: re.Match[str]) -> tuple[int, int]:
+    """Return how many copies it makes, and how many of these may be absent."""
+    least = int(token["least"])
+    count = int(token["most"] or least)
+    is_optional = token["comma"] is not None or not least
+    return max(count, 1), max(count - least, 1) if is_optional else 0
 
 
 def work_ahead(pattern: str) -> int:

@@ -1,13 +1,22 @@
 """Test that all work of an expression is bounded."""
 
 import sys
+import tracemalloc
 from contextlib import suppress
+from itertools import combinations_with_replacement
+from typing import Any
 
 import pytest
 
-from kyverno_mp.errors import BudgetExceeded, ExpressionInvalid, InputError
+from kyverno_mp.errors import (
+    BudgetExceeded,
+    ExpressionFailed,
+    ExpressionInvalid,
+    InputError,
+)
 from kyverno_mp.expr.cel.values import Meter
 from kyverno_mp.expr.compile_budget import CompileBudget, bounded
+from kyverno_mp.limits import CEL_REPEATED_MAX
 from tests.unit.expr_cel.evaluate import compiled, evaluate
 
 _LIST = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
@@ -164,3 +173,98 @@ def test_a_constant_regex_is_paid_for_by_the_policy(pattern: str) -> None:
     with bounded(CompileBudget()) as budget, suppress(ExpressionInvalid):
         compiled(f"'a'.matches(r'{pattern}')")
     assert budget.steps > 5_000
+
+
+_CALLS = (
+    "{}.optMap(v, v)",
+    "{}.optFlatMap(v, optional.of(v))",
+    "{}.all(v, true)",
+    "{}.exists(v, true)",
+    "{}.exists_one(v, true)",
+    "{}.filter(v, true)",
+    "{}.map(v, v)",
+    "{}.map(v, true, v)",
+    "{}.all(i, v, true)",
+    "{}.exists(i, v, true)",
+    "{}.existsOne(i, v, true)",
+    "{}.transformList(i, v, v)",
+    "{}.transformMap(i, v, v)",
+    "{}.transformMapEntry(i, v, {{i: v}})",
+    "{}.sortBy(v, v)",
+    "cel.bind(v, {}, v)",
+    "[1].map(v, {})",
+    "optional.of(1).optMap(v, {})",
+    "[{}]",
+)
+"""Each takes the expression before it as its target, its range or its body."""
+_PAIRS = list(combinations_with_replacement(_CALLS, 2))
+
+
+def _used(calls: tuple[str, ...], seed: str, length: int) -> tuple[int, int]:
+    """Return what it takes to read and check a chain of macros.
+
+    That is the number of lines of code that run, and the bytes at most in use.
+    """
+    text = seed
+    for at in range(length):
+        text = calls[at % len(calls)].format(text)
+    steps = 0
+
+    def traced(_frame: object, _event: str, _arg: object) -> Any:
+        nonlocal steps
+        steps += 1
+        return traced
+
+    before = sys.gettrace()
+    tracemalloc.start()
+    sys.settrace(traced)
+    try:
+        # That the types do not fit, or that it is nested too deeply, is an answer, too.
+        with suppress(InputError, BudgetExceeded), bounded(CompileBudget()):
+            compiled(text)
+    finally:
+        sys.settrace(before)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    return steps, peak
+
+
+@pytest.mark.parametrize("calls", _PAIRS, ids=str)
+@pytest.mark.parametrize("seed", ["nope", "optional.of([1, '2'])"])
+def test_chains_of_macros_do_not_double(seed: str, calls: tuple[str, ...]) -> None:
+    """A failure means: some hundred characters take a worker's memory and time."""
+    few, many = _used(calls, seed, 6), _used(calls, seed, 20)
+    assert many[0] < 12 * few[0] + 40_000
+    assert many[1] < 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("seed", ["nope", "[1, '2']", "optional.of([1, '2'])"])
+def test_a_long_chain_repeats_few_errors(seed: str) -> None:
+    """cel-go lists the errors of a target twice for each call of the chain."""
+    text = seed + ".optMap(a, a)" * 60
+    with pytest.raises(ExpressionInvalid) as caught, bounded(CompileBudget()) as spent:
+        compiled(f"{text} == 1")
+    assert len(caught.value.message) < 100 * 1_000
+    assert spent.steps < 20 * CEL_REPEATED_MAX
+
+
+@pytest.mark.parametrize(("calls", "errors"), [(1, 2), (3, 8), (5, 32)])
+def test_a_short_chain_repeats_all_errors(calls: int, errors: int) -> None:
+    with pytest.raises(ExpressionInvalid) as caught:
+        compiled("nope" + ".optMap(a, a)" * calls)
+    assert caught.value.message.count("undeclared reference to 'nope'") == errors
+
+
+@pytest.mark.parametrize(
+    "part", ["[1:" + "1:" * 2_000 + "]", "[::1]:" + "x" * 3_999, "a:" + "é" * 3_999]
+)
+def test_the_error_of_a_long_host_is_short(part: str) -> None:
+    with pytest.raises(ExpressionFailed) as caught:
+        evaluate("url(x)", None, f"http://{part}/")
+    assert len(caught.value.message) < 3_000
+
+
+def test_a_zone_may_be_long() -> None:
+    zone = "e" * 5_000
+    host = evaluate("url(x).getHostname()", None, f"http://[fe80::1%25{zone}]/")
+    assert host == f"fe80::1%{zone}"

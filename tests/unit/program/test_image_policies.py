@@ -44,13 +44,18 @@ SIGNED = "images.containers.all(i, verifyImageSignatures(i, [attestors.key]) > 0
 
 
 class Registry:
-    """Signatures by the key ``good`` on all images."""
+    """Signatures by the key ``good`` on all images.
+
+    ``read``: what is read from a registry. A review reads an image once, whoever asks
+    for it again.
+    """
 
     def __init__(self) -> None:
         self.read: list[ImageQuery] = []
 
     def data(self, asked: ImageQuery, _deadline_ns: int) -> Mapping[str, Any]:
-        self.read.append(asked)
+        if asked not in self.read:
+            self.read.append(asked)
         if "gone" in asked.image:
             raise ExpressionFailed("image.not_found", "GET x: MANIFEST_UNKNOWN")
         names = ("resolvedImage", "registry", "repository", "tag", "digest")

@@ -283,6 +283,30 @@ def test_what_an_attestor_verified_is_kept(
     assert ends == ["verified"] + ([] if is_same else ["failed", "failed"])
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_what_was_verified_of_a_part_only_is_not_kept(
+    registry: Registry, tmp_path: Path, status: int
+) -> None:
+    """A registry that fails once may hide a bundle, which alone would count."""
+    cache = ImageCache(CacheOptions(tmp_path, 100, 60))
+    ends: list[str] = []
+
+    def begin() -> PolicyImages:
+        review = registry.begin()
+        assert isinstance(review, ImagesOfReview)
+        return CachedPolicyReview(
+            review, cache, lambda labels, _seconds: ends.append(labels[0])
+        )
+
+    server = Server(compiled(policy(signer=registry.signer)), tmp_path, begin)
+    path = f"/v2/app/referrers/{registry.digest}"
+    registry.contents.once["GET", path] = (status, {}, b"")
+    for _ in range(4):
+        assert server.ask("/ivpol/validate/p", pod(registry.image))["allowed"] is True
+    assert ends == ["verified", "verified"]
+    assert not registry.contents.once
+
+
 def test_a_moved_tag_is_verified_again(registry: Registry, tmp_path: Path) -> None:
     cache = ImageCache(CacheOptions(tmp_path, 100, 60))
 
@@ -400,10 +424,20 @@ def test_what_the_conditions_leave_out_is_not_read(tmp_path: Path) -> None:
     assert stub.read == []
 
 
-def test_a_deletion_is_about_the_old_object(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_deletion_needs_extractors_of_its_own(
+    tmp_path: Path,
+    is_own: bool,  # noqa: FBT001 - a column
+) -> None:
+    """KYVERNO: the absent object is an empty map, so the built-in ones take that."""
     stub = Stub()
     rules = {"resourceRules": [{**PODS, "operations": ["DELETE"]}]}
-    found = compiled(policy("p", USER, matchConstraints=rules))
+    names = ("containers", "initContainers", "ephemeralContainers")
+    old = "oldObject.spec.?{}.orValue([]).map(e, e.image)"
+    own = [{"name": name, "expression": old.format(name)} for name in names]
+    found = compiled(
+        policy("p", USER, matchConstraints=rules, images=own if is_own else [])
+    )
     server = Server(found, tmp_path, stub.begin)
     response = asked(
         server.service,
@@ -412,8 +446,11 @@ def test_a_deletion_is_about_the_old_object(tmp_path: Path) -> None:
         object=None,
         oldObject=pod("old"),
     )
-    assert response["allowed"] is True
-    assert {one.image for one in stub.read} == {"old"}
+    assert response["allowed"] is is_own
+    assert {one.image for one in stub.read} == ({"old"} if is_own else set())
+    if not is_own:
+        text = "failed to evaluate policy: no such key: spec"
+        assert message(response) == f"Policy p error: {text}"
 
 
 def test_controllers_of_pods(registry: Registry, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from kyverno_mp.expr.cel.operators import timestamp_result
 from kyverno_mp.expr.cel.types import DYN, Substitution, Type
 from kyverno_mp.expr.cel.values import CelFailed
 from kyverno_mp.expr.compile_budget import spend
+from kyverno_mp.limits import CEL_REPEATED_MAX
 from kyverno_mp.values.go.duration import parse_duration
 
 _REGEX_STEPS: Final = 20
@@ -157,6 +158,7 @@ class Literals:
         self.formats: list[Call] = []
         self._arguments: list[tuple[int, str]] = []
         self._items: list[tuple[list[tuple[int, Type]], bool]] = []
+        self._repeated = 0
         self._members: dict[int, Type] = {}
         """Types of the nodes in literals below a format, by the identity of the
         node."""
@@ -167,9 +169,19 @@ class Literals:
         return len(self._arguments), len(self._items)
 
     def repeat(self, noted: tuple[int, int]) -> None:
-        """Note again what has been noted since."""
-        self._arguments += self._arguments[noted[0] :]
-        self._items += self._items[noted[1] :]
+        """Note again what has been noted since, as long as there is little of it.
+
+        SAFETY: each call may double it.
+        """
+        known, lists = self._arguments, self._items
+        if 2 * len(known) - noted[0] <= CEL_REPEATED_MAX:
+            spend(len(known) - noted[0])
+            known += known[noted[0] :]
+        count = sum(len(found) for found, _ in lists[noted[1] :])
+        if self._repeated + count <= CEL_REPEATED_MAX:
+            spend(count)
+            self._repeated += count
+            lists += lists[noted[1] :]
 
     def note_argument(self, node: Call, name: str) -> None:
         """Check the constant first argument of a call."""

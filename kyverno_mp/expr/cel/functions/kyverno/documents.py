@@ -119,7 +119,8 @@ def _plain(value: Value) -> Value:
     if value is None:
         return 0
     if kind is Optional:
-        return _plain(value.value)
+        # An empty one is null, not the enumeration.
+        return _plain(value.value) if value.present else None
     if kind is Duration:
         return value.ns
     if kind is Timestamp:
