@@ -314,4 +314,3 @@ def _why_not_servable(document: Document, check_time: Callable[[], None]) -> str
         if error.code == TOO_COSTLY:
             return error.message
         return f"{error.where}: {error.message}"
-    return ""

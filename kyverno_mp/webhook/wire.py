@@ -43,13 +43,14 @@ from kyverno_mp.webhook.ports import (
     Triggers,
 )
 from kyverno_mp.webhook.recording.recorder import ReviewRecorder
-from kyverno_mp.webhook.rest import Reviewers, make_app
+from kyverno_mp.webhook.rest import make_app
 from kyverno_mp.webhook.review.dependencies import Dependencies
 from kyverno_mp.webhook.review.handlers import handlers_of
 from kyverno_mp.webhook.review.lanes import Lane
 from kyverno_mp.webhook.review.pace import LongEvaluations
 from kyverno_mp.webhook.review.protection import Protection
 from kyverno_mp.webhook.review.service import Service
+from kyverno_mp.webhook.review_threads import Reviewers
 from kyverno_mp.webhook.worker import Served
 
 _LOG = logging.getLogger(__name__)

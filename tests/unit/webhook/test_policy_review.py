@@ -32,7 +32,8 @@ from kyverno_mp.webhook.policy_review import (
     PolicyReview,
     ReviewOptions,
 )
-from kyverno_mp.webhook.rest import Reviewers, make_app
+from kyverno_mp.webhook.rest import make_app
+from kyverno_mp.webhook.review_threads import Reviewers
 
 
 def ask(path: str, raw: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -451,7 +452,7 @@ def test_what_is_being_deleted_is_let_go() -> None:
     assert not ask("/policyvalidate", raw, operation="UPDATE")["allowed"]
 
 
-POLICY = {
+POLICY: dict[str, Any] = {
     "apiVersion": "kyverno.io/v1",
     "kind": "ClusterPolicy",
     "metadata": {"name": "p"},
