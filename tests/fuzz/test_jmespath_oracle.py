@@ -97,6 +97,7 @@ def _read_by(reader: Any, text: str) -> bool:
 @settings(max_examples=1500, deadline=None)
 @given(EXPRESSIONS, _ROOTS)
 @example("a.*.length(@)", {"a": {"b": "x"}})
+@example("merge({k: @}, @)", [])
 @example("a[?b.c > `0`].b.c | sort(@)", {"a": [{"b": {"c": 2}}, {"b": {"c": 1}}]})
 def test_same_outcome(text: str, document: Any) -> None:
     read = _read_by(jmespath.compile, text)

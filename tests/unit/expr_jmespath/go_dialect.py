@@ -85,6 +85,12 @@ class GoFunctions(Functions):  # type: ignore[misc] # the library is untyped
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return value if is_number else None
 
+    @_takes({"types": ["object"], "variadic": True})
+    def _func_merge(self, *maps: Any) -> dict[str, Any]:
+        if not all(isinstance(one, dict) for one in maps):
+            raise TypeError("interface conversion")
+        return {key: value for one in maps for key, value in one.items()}
+
     @_takes({"types": ["array"]}, {"types": ["expref"]})
     def _func_sort_by(self, items: list[Any], by: Any) -> Any:
         return items if len(items) < 2 else super()._func_sort_by(items, by)
@@ -277,6 +283,14 @@ DIFFERENCES = (
         {},
         FAILED,
         MISSING,
+    ),
+    Difference(
+        "an empty list is no object, in no place",
+        "merge",
+        "merge({k: @}, @)",
+        [],
+        {"k": []},
+        FAILED,
     ),
     Difference(
         "texts have no order",
