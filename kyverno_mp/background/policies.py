@@ -17,9 +17,16 @@ from msgspec.structs import replace
 
 from kyverno_mp.compiler.build import compile_policy
 from kyverno_mp.errors import PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.rules import CompiledPolicy, PolicyIR, RuleIR
 from kyverno_mp.kube.resource import Key, Resource
-from kyverno_mp.policy.documents.cluster_policy import ClusterPolicy, Policy, Rule, Spec
+from kyverno_mp.policy.documents.cluster_policy import (
+    AnyPolicy,
+    ClusterPolicy,
+    Policy,
+    Rule,
+    Spec,
+)
 from kyverno_mp.policy.documents.exception import PolicyException
 from kyverno_mp.policy.fields.mutation import (
     ForEachGeneration,
@@ -276,14 +283,25 @@ class ReadyPolicies:
 
 
 def ready_policy(stored: StoredPolicy, exceptions: Iterable[bytes] = ()) -> ReadyPolicy:
-    """Compile and link a policy. Raises: PolicyInvalid with the reason."""
+    """Compile and link a policy; an exception of too many steps exempts nothing.
+
+    Raises: PolicyInvalid with the reason.
+    """
+    read = _read_exceptions(exceptions)
+    with bounded(CompileBudget()):
+        policy, compiled = _compiled(stored, read)
+    return _linked(stored, compiled, policy.spec)
+
+
+def _compiled(
+    stored: StoredPolicy, exceptions: list[PolicyException]
+) -> tuple[AnyPolicy, CompiledPolicy]:
     found = examine(msgspec.json.decode(stored.raw))
     policy = found.document
     if not isinstance(policy, ClusterPolicy | Policy) or found.problems:
         reason = "; ".join(map(str, found.problems)) or "the document is no policy"
         raise PolicyInvalid("background.policy", reason, Where(policy=stored.name))
-    compiled = compile_policy(policy, _read_exceptions(exceptions))
-    return _linked(stored, compiled, policy.spec)
+    return policy, compile_policy(policy, exceptions, unusable={})
 
 
 def _read_exceptions(raws: Iterable[bytes]) -> list[PolicyException]:

@@ -111,13 +111,15 @@ class Reviewers:
                 # Behind the others.
                 self._waiting[namespace] = queue
             if one.answered.done():
-                # Nobody hears the answer any more.
+                # The API server no longer waits for the answer.
                 self._count_end(namespace)
                 continue
             self._running.append(namespace)
             reviewing = self._pool.submit(one.answer, one.body)
             loop = one.answered.get_loop()
-            reviewing.add_done_callback(partial(_tell, loop, self._end, namespace, one))
+            reviewing.add_done_callback(
+                partial(_finish, loop, self._end, namespace, one)
+            )
 
     def _next(self) -> str | None:
         """Return the namespace whose turn it is, None if none may run."""
@@ -147,7 +149,7 @@ class Reviewers:
             del self._under_way[namespace]
 
 
-def _tell(
+def _finish(
     loop: asyncio.AbstractEventLoop,
     end: Callable[[str, _Waiting, "Future[bytes]"], None],
     namespace: str,

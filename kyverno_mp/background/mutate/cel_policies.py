@@ -21,6 +21,7 @@ from kyverno_mp.compiler.cel_kinds.mutating_policy import (
 )
 from kyverno_mp.compiler.cel_kinds.validating_policy import EXCEPTION_NAMES
 from kyverno_mp.errors import KubeNotFound, PolicyInvalid, Where
+from kyverno_mp.expr.compile_budget import CompileBudget, bounded
 from kyverno_mp.ir.cel_policies import MutatingPolicyIR
 from kyverno_mp.kube.definitions import check_undefined, find_defined
 from kyverno_mp.kube.resource import Resource
@@ -155,7 +156,8 @@ def _linked(raw: Json, exceptions: list[CelPolicyException]) -> LinkedMutatingPo
     if not isinstance(document, MutatingPolicy):
         where = Where(policy=str((raw.get("metadata") or {}).get("name")))
         raise PolicyInvalid("background.policy", "the document is no policy", where)
-    compiled, _ = compile_mutating_with_exceptions(
-        document, exceptions, EXCEPTION_NAMES
-    )
+    with bounded(CompileBudget()):
+        compiled, _ = compile_mutating_with_exceptions(
+            document, exceptions, EXCEPTION_NAMES
+        )
     return LinkedMutatingPolicy(compiled)

@@ -67,7 +67,7 @@ def exempting(
     """Return the exceptions that apply in a review.
 
     One that fails exempts nothing, as do those that come when the cost of all is spent;
-    ``facts.faults`` tells it once for each policy. ``opened`` opens the variables of an
+    ``facts.faults`` gets one entry for each policy. ``opened`` opens the variables of an
     exception, ``met`` returns whether its conditions are true.
 
     SAFETY: whoever may write an exception in one namespace could otherwise spend the
@@ -77,7 +77,7 @@ def exempting(
     runtime, left = facts.runtime, _EXCEPTIONS_COST_MAX
     share = max(left // max(len(linked), 1), _EXCEPTION_COST_MIN)
     found: list[CelExceptionIR] = []
-    told: list[str] = []
+    failures: list[str] = []
     for one in linked:
         if is_expired(one.ir, runtime):
             continue
@@ -85,7 +85,7 @@ def exempting(
             found.append(one.ir)
             continue
         if left <= 0 or runtime.exception_steps >= EXCEPTION_STEPS_MAX:
-            told.append(f"{one.ir.key}: the steps of all exceptions are spent")
+            failures.append(f"{one.ir.key}: the steps of all exceptions are spent")
             continue
         scope = opened()
         cost = min(share, left)
@@ -95,12 +95,12 @@ def exempting(
             if met(one.conditions, scope):
                 found.append(one.ir)
         except (ExpressionFailed, BudgetExceeded) as error:
-            told.append(f"{one.ir.key}: {error.message}")
+            failures.append(f"{one.ir.key}: {error.message}")
         finally:
             runtime.restore(rest)
             left -= cost - scope.cost_left + _EXCEPTION_COST
-    if told and not facts.faults and facts.faults is not None:
-        others = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-        text = f"PolicyException {told[0]}{others}"
+    if failures and not facts.faults and facts.faults is not None:
+        others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        text = f"PolicyException {failures[0]}{others}"
         facts.faults.append(ExpressionFailed("cel.exception", text))
     return found
