@@ -67,8 +67,8 @@ def exempting(
     """Return the exceptions that apply in a review.
 
     One that fails exempts nothing, as do those that come when the cost of all is spent;
-    ``facts.faults`` gets one entry for each policy. ``opened`` opens the variables of an
-    exception, ``met`` returns whether its conditions are true.
+    ``facts.faults`` gets one entry for each policy. ``opened`` opens the variables of
+    an exception, ``met`` returns whether its conditions are true.
 
     SAFETY: whoever may write an exception in one namespace could otherwise spend the
     steps of a policy of the cluster, which then denies everything.
