@@ -879,6 +879,10 @@ their failure policy: at 25 ms an image, the last one waits 200 ms with 8 thread
 REGISTRY_SECRETS_MAX = 64
 """Secrets with credentials of registries that one process keeps for a minute."""
 
+IMAGE_KEY_SECRETS_MAX = 256
+"""Public keys from Secrets that one process keeps for a minute, less than 1 KiB each:
+some hundred namespaces with policies that name a Secret of their own."""
+
 REGISTRY_SECRET_BYTES_MAX = 1024 * 1024
 """One Secret: the most that the API server stores."""
 

@@ -1,7 +1,8 @@
-"""Follow a reference to a public key: the port to key management services.
+"""Follow a reference to a public key: the port to Secrets and key management services.
 
-Room: images. Takes: the text of ``publicKeys`` or ``kms``, providers by scheme. Gives:
-PEM text. Next: images/verifier.py. May touch: what a provider may.
+Room: images. Takes: the text of ``publicKeys``, ``secret`` or ``kms``, providers by
+scheme. Gives: PEM text. Next: key_secrets.py, images/verifier.py. May touch: what a
+provider may.
 Source: docs/behaviour/images 1.2 (references); docs/differences.md.
 
 SAFETY: upstream opens files, environment variables and URLs that the author of a
@@ -12,19 +13,33 @@ images/keys.py then says why.
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
-KeyProvider: TypeAlias = Callable[[str, int], str]
-"""Takes a reference and a deadline; gives the key as PEM. Raises: ExpressionFailed,
-DependencyError."""
+from kyverno_mp.errors import DependencyError, ExpressionFailed
+
+KeyProvider: TypeAlias = Callable[[str, str | None, int], str]
+"""Takes a reference, the namespace of the namespaced policy that has it (None: a
+cluster policy has it) and a deadline; returns the key as PEM.
+
+Raises: ExpressionFailed, DependencyError.
+"""
 KeyProviders: TypeAlias = Mapping[str, KeyProvider]
-"""By scheme: ``awskms``, ``gcpkms``, ..."""
+"""By scheme: ``k8s``, ``awskms``, ``gcpkms``, ..."""
 NO_PROVIDERS: Final[KeyProviders] = {}
 
 
-def referenced_key(text: str, providers: KeyProviders, deadline_ns: int) -> str:
-    """Return the key that a provider has; any other text as it is.
+def referenced_key(
+    text: str, tenant: str | None, providers: KeyProviders, deadline_ns: int
+) -> str:
+    """Return the key that a provider reads; any other text is returned unchanged.
 
-    Raises: ExpressionFailed, DependencyError.
+    ``tenant``: the namespace of the namespaced policy that has the reference, None for
+    a cluster policy. Raises: ExpressionFailed, DependencyError.
     """
     scheme, colon, _ = text.strip().partition(":")
     provider = providers.get(scheme) if colon else None
-    return text if provider is None else provider(text.strip(), deadline_ns)
+    if provider is None:
+        return text
+    try:
+        return provider(text.strip(), tenant, deadline_ns)
+    except (ExpressionFailed, DependencyError) as error:
+        message = f"failed to load public key from {text.strip()}: {error.message}"
+        raise type(error)(error.code, message) from error

@@ -26,6 +26,7 @@ from kyverno_mp.images.access import ReadSecret, RegistrySettings, ServedClients
 from kyverno_mp.images.anonymous import for_policies
 from kyverno_mp.images.at_once import Helpers
 from kyverno_mp.images.cache import CacheOptions, ImageCache
+from kyverno_mp.images.key_secrets import key_providers
 from kyverno_mp.images.manifests.verifier import ManifestVerifier
 from kyverno_mp.images.metadata import RegistryMetadata
 from kyverno_mp.images.network import log_sender, mirror_reader
@@ -40,6 +41,7 @@ from kyverno_mp.limits import IMAGE_SCAN_READ_S, IMAGES_AT_ONCE_MAX
 from kyverno_mp.program.image_policies.ports import PolicyImages
 from kyverno_mp.program.ports import (
     Images,
+    ReadNamedSecret,
     RegistryAccess,
     ReviewedImages,
     SignedManifests,
@@ -80,14 +82,17 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     on_verified: Callable[[Labels, float], None] = lambda _labels, _seconds: None,
     *,
     is_scan: bool = False,
+    read_key_secret: ReadNamedSecret | None = None,
 ) -> ServedImages:
     """Return the ports. Raises: SettingInvalid.
 
     ``folder`` None: results are not kept. ``on_cache`` and ``on_call`` get labels of
     metrics, in any thread, ``on_verified`` also the seconds. ``is_scan``: for many
     objects for which nobody waits, so a registry that gives no answer is not called
-    again at once.
+    again at once. ``read_key_secret`` reads Secrets with public keys, None: there is no
+    cluster.
     """
+    providers = key_providers(read_key_secret)
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
     transport = RegistryTransport(
@@ -156,6 +161,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
             send=send,
             tenants_send=tenants_send,
             helpers=helpers,
+            providers=providers,
         )
         return ServedReview(review, cache, flights, lock, digests, on_verified)
 
@@ -170,6 +176,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         send=send,
         tenants_send=tenants_send,
         helpers=helpers,
+        providers=providers,
     )
 
     def begin_policies() -> PolicyImages:
@@ -181,7 +188,7 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     return ServedImages(
         begin,
         data,
-        ManifestVerifier(trust, until),
+        ManifestVerifier(trust, until, providers),
         begin_policies,
         RegistryMetadata(data),
         RegistryMetadata(own_data),

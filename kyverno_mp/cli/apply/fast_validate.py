@@ -54,4 +54,4 @@ def with_manifests(
     # PERF: start of the command line: few runs verify signatures.
     from kyverno_mp.cli.cluster.manifest_access import manifest_verifier
 
-    return replace(cluster_data, manifests=manifest_verifier())
+    return replace(cluster_data, manifests=manifest_verifier(cluster_data.key_secrets))

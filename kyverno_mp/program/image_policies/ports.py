@@ -13,10 +13,11 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class ImageQuery(NamedTuple):
-    """One image, and how its registry is read."""
+    """One image, and how its registry is read, for a policy of ``namespace``."""
 
     image: str
     access: RegistryAccess = RegistryAccess()
+    namespace: str = ""
 
 
 class TufQuery(NamedTuple):
