@@ -814,6 +814,10 @@ REGISTRY_HOSTS_MAX = 64
 """Registries, with their token services and storage, to which one process keeps
 connections: the authors of Pods choose the names."""
 
+REGISTRY_HOSTS_NAMED_MAX = 20
+"""Registries, logs and mirrors that metrics of one process name, each with some ten
+outcomes; clusters pull from some five registries."""
+
 REGISTRY_CALLS_PER_HOST_MAX = 8
 """Calls at once of one process to one registry, and at most half of its threads for
 images: a registry that hangs gets no more."""

@@ -49,7 +49,9 @@ from kyverno_mp.program.ports import (
 from kyverno_mp.registry.credentials import DockerConfig
 from kyverno_mp.settings.read import environment
 from kyverno_mp.settings.settings import Settings
+from kyverno_mp.telemetry.hosts import HostLabels
 from kyverno_mp.telemetry.tally import Labels
+from kyverno_mp.values.wildcard import contains_wildcard
 
 _READ_NS_MAX: Final = 30_000_000_000
 """The deadline of work without one: audits have their own."""
@@ -94,11 +96,17 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
     """
     providers = key_providers(read_key_secret)
     rules = read_rules(settings.registry_allowlist, settings.http_blocklist)
+    named = (one for one in rules.allowed_names if not contains_wildcard(one))
+    hosts = HostLabels(named)
+
+    def called_host(host: str, outcome: str) -> None:
+        on_call((hosts.label(host, has_answered=outcome.isdigit()), outcome))
+
     helpers = Helpers(IMAGES_AT_ONCE_MAX - 1)
     transport = RegistryTransport(
         rules,
         resolve_host,
-        lambda outcome: on_call((outcome,)),
+        called_host,
         settings.image_threads,
         helpers.is_current,
     )
@@ -137,16 +145,14 @@ def served_images(  # noqa: PLR0913 - independent facts, most of them optional
         settings.http_blocklist,
         for_namespaced=settings.http_in_namespaced_policies,
     )
-    logs = open_logs(urls, resolve_host, lambda outcome: on_call((outcome,)))
-    tenants_logs = open_logs(
-        tenants_rules(urls), resolve_host, lambda outcome: on_call((outcome,))
-    )
+    logs = open_logs(urls, resolve_host, called_host)
+    tenants_logs = open_logs(tenants_rules(urls), resolve_host, called_host)
     send, tenants_send = log_sender(logs, agent), log_sender(tenants_logs, agent)
 
     def own_mirror(host: str) -> Fetch:
         """Return what reads from a host that the operator names."""
         own = replace(urls, allowed_names=(*urls.allowed_names, host))
-        called = open_logs(own, resolve_host, lambda outcome: on_call((outcome,)))
+        called = open_logs(own, resolve_host, called_host)
         return mirror_reader(called, agent)
 
     # Read by the first signature whose policy names no roots.
