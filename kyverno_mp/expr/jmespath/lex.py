@@ -70,8 +70,8 @@ _VARIABLE: Final = re.compile(r"\$[A-Za-z0-9_]*")
 _RAW: Final = re.compile(r"'((?:\\'|[^'])*+)'", re.DOTALL)
 _COMMUNITY_RAW: Final = re.compile(r"'((?:\\['\\]|[^'])*+)'", re.DOTALL)
 _COMMUNITY_ESCAPE: Final = re.compile(r"\\(['\\])")
-_LITERAL: Final = re.compile(r"`((?:\\.|[^`\\])*)`", re.DOTALL)
-_QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_LITERAL: Final = re.compile(r"`((?:\\.|[^`\\])*+)`", re.DOTALL)
+_QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*+)"', re.DOTALL)
 
 
 _TOKEN_STEPS: Final = 3

@@ -8,9 +8,10 @@ Source: docs/behaviour/engine 6.5, 8.7; Kyverno validate_pss.go, report/results.
 """
 
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Final
+
+import re2
 
 from kyverno_mp.errors import ExpressionFailed
 from kyverno_mp.ir.rules import PodSecurityExcludeIR, PodSecurityIR
@@ -28,7 +29,8 @@ from kyverno_mp.values.kubernetes.containers import count_containers
 from kyverno_mp.values.kubernetes.image import ImageSettings, extract_images
 from kyverno_mp.values.spending import FREE, Spender
 
-_CONTAINER_NAMES: Final = re.compile(r"containers?\s*(.*?)\s*must")
+# SAFETY: RE2, because the names come from requests, and a name may be all spaces.
+_CONTAINER_NAMES: Final = re2.compile(r"containers?\s*(.*?)\s*must")
 _IMAGES: Final = ImageSettings()
 STEPS_PER_CONTAINER: Final = 300
 """Steps for every check with its message, for a container that fails them all."""

@@ -23,7 +23,7 @@ _NAME_LENGTH_MAX: Final = 63
 _PREFIX_LENGTH_MAX: Final = 253
 _NAME: Final = re.compile(r"(?:[A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]\Z")
 _PREFIX: Final = re.compile(
-    r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*\Z"
+    r"[a-z0-9]++(?:-++[a-z0-9]++)*+(?:\.[a-z0-9]++(?:-++[a-z0-9]++)*+)*+\Z"
 )
 _NAME_RULE: Final = (
     "name part must consist of alphanumeric characters, '-', '_' or '.', and must "

@@ -26,7 +26,7 @@ from kyverno_mp.values.kubernetes.quantity import parse_quantity
 from kyverno_mp.values.wildcard import contains_wildcard
 
 _KEY: Final = re.compile(
-    r"\{\{\s*request\.object\.((?:[A-Za-z]\w*)(?:\.[A-Za-z]\w*)*)\s*"
+    r"\{\{\s*request\.object\.((?:[A-Za-z]\w*+)(?:\.[A-Za-z]\w*+)*+)\s*"
     r"\|\|\s*(?:'([^'{}\\]*)'|\"([^\"{}\\]*)\")\s*\}\}"
 )
 _OPERATION: Final = re.compile(

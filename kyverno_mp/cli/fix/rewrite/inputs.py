@@ -32,7 +32,7 @@ _ODD: Final[tuple[Json, ...]] = (
 _SPLIT: Final = re.compile(r"[|&]")
 _OPERATOR: Final = re.compile(r"^(?:[<>]=?|!)\s*")
 _NUMBER: Final = re.compile(r"-?\d+")
-_FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*)(?:\.[A-Za-z]\w*)*)")
+_FIELD: Final = re.compile(r"request\.object\.((?:[A-Za-z]\w*+)(?:\.[A-Za-z]\w*+)*+)")
 _VERBS: Final = ("CREATE", "CREATE", "UPDATE", "UPDATE", "DELETE")
 _FOREIGN: Final = "example.com"
 """An API group with kinds of the same names as those that are built in."""

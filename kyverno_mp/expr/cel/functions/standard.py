@@ -36,14 +36,14 @@ _BOOLS: Final = {
 }
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 _FLOAT: Final = re.compile(
-    r"[+-]?(?:[0-9](?:_?[0-9])*(?:\.(?:[0-9](?:_?[0-9])*)?)?|\.[0-9](?:_?[0-9])*)"
+    r"[+-]?(?:[0-9](?:_?[0-9])*+(?:\.(?:[0-9](?:_?[0-9])*+)?)?|\.[0-9](?:_?[0-9])*+)"
     r"(?:[eE][+-]?[0-9](?:_?[0-9]){0,5})?"
     r"|[+-]?(?:inf|infinity)|nan",
     re.ASCII | re.IGNORECASE,
 )
 _HEXADECIMAL_FLOAT: Final = re.compile(
-    r"[+-]?0x(?:(?:_?[0-9a-f])+(?:\.(?:[0-9a-f](?:_?[0-9a-f])*)?)?"
-    r"|\.[0-9a-f](?:_?[0-9a-f])*)p[+-]?[0-9](?:_?[0-9]){0,5}",
+    r"[+-]?0x(?:(?:_?[0-9a-f])++(?:\.(?:[0-9a-f](?:_?[0-9a-f])*+)?)?"
+    r"|\.[0-9a-f](?:_?[0-9a-f])*+)p[+-]?[0-9](?:_?[0-9]){0,5}",
     re.ASCII | re.IGNORECASE,
 )
 """Go wants the exponent, and takes an underscore between digits and after 0x."""
