@@ -51,9 +51,9 @@ class Records(Protocol):
 class Environment:
     """The names that an expression may use.
 
-    ``records``: fields of the record types of variables; ``constructors``: types that
-    ``Name{..}`` may construct, with their fields; ``allowance``: shared by all checks
-    with this environment; None: each check has its own.
+    ``records``: the fields of the variables' record types. ``constructors``: types that
+    ``Name{..}`` can construct, with their fields. ``allowance``: shared by all checks
+    with this environment; if it is None, each check has a separate allowance.
     """
 
     variables: dict[str, Type]

@@ -36,7 +36,7 @@ _NUMBERS: Final = frozenset({int, Uint, float})
 _WALK_COST: Final = 20
 _ITEM_COST: Final = 4
 _SHORT: Final = 64
-"""Characters whose comparison takes no measurable time."""
+"""Comparing strings of up to this length takes no measurable time."""
 _ORDERED: Final = frozenset({str, bool, bytes, Timestamp, Duration})
 _TIMESTAMP_MIN: Final = -62135596800 * 10**9
 _TIMESTAMP_MAX: Final = 253402300799 * 10**9 + 999_999_999
@@ -90,7 +90,7 @@ def _descend(meter: Meter, size: int, depth: int) -> None:
 
 
 def has_key(mapping: dict[Value, Value], key: Value) -> bool:
-    """Return whether a map has a key; numbers match by value, bool is not a number."""
+    """Return whether a map has a key; numbers match by value, a bool is no number."""
     kind = key.__class__
     if kind is str:
         return key in mapping
@@ -107,7 +107,7 @@ def has_key(mapping: dict[Value, Value], key: Value) -> bool:
 
 
 class _Probe:
-    """A key that records the equal key of a map."""
+    """A key that, in a look-up, records the key of the map that equals it."""
 
     __slots__ = ("_key", "found")
 
@@ -147,7 +147,7 @@ def is_among(meter: Meter, needle: Value, items: list[Value]) -> bool:
 
 
 def charge_texts(meter: Meter, items: list[Value], times: int = 1) -> None:
-    """Charge reading all of the strings several times."""
+    """Charge for reading all strings ``times`` times."""
     if items and (items[0].__class__ is str or items[0].__class__ is bytes):
         meter.charge(len(items))
         size = 0

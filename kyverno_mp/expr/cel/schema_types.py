@@ -6,8 +6,9 @@ compiler/type_check.py. May touch: nothing outside its arguments.
 Source: apiserver pkg/cel/common/schemas.go, pkg/cel/types.go (names of types),
 pkg/cel/escaping.go, pkg/cel/openapi/resolver/refs.go.
 
-A schema with expanded references has no size limit (each may be used many times), so
-references are not expanded: an expression costs as much as the fields that it names.
+Expanding all references of a schema could create any size, because each reference can
+occur many times. So they are followed on demand, and an expression pays only for the
+fields that it names.
 """
 
 import re
@@ -110,7 +111,7 @@ class SchemaRecords:
         """Return the type of a kind; ``name``: the name of its schema.
 
         KYVERNO: upstream appends the current nanoseconds to the kind's name to make the
-        type name unique; here it is a counter.
+        type name unique; here it is a number that counts up.
         """
         self._roots += 1
         place = _followed(_Place(schemas, schemas[name], frozenset({name})))
@@ -160,7 +161,7 @@ def escape(name: str) -> str:
 
 
 def _unescaped(field: str) -> str:
-    """Return the property that a field may denote; the caller verifies it."""
+    """Return the property that a field name may denote; the caller verifies it."""
 
     def meant(found: re.Match[str]) -> str:
         word = found[1]
@@ -170,7 +171,7 @@ def _unescaped(field: str) -> str:
 
 
 def _followed(place: _Place) -> _Place:
-    """Follow the schema's reference; a cyclic one gives an empty object.
+    """Follow the schema's reference; a cyclic reference becomes an empty object.
 
     A missing schema has no type, so it causes no errors.
     """

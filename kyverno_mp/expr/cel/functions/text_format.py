@@ -34,9 +34,9 @@ from kyverno_mp.values.go.gotext import float_g
 _CLAUSE: Final = re.compile(r"(?:\.([0-9]*))?(.)?", re.DOTALL)
 _PRECISION: Final = 6
 _PRECISION_MAX: Final = 1000
-"""Digits that one clause may request; more are unreadable."""
+"""The maximum precision of one clause; more digits are unreadable."""
 _PIECE_COST: Final = 40
-"""One clause, or the text between two, parsed by a regular expression."""
+"""The cost of one clause, or of the text between two clauses."""
 _ITEM_COST: Final = 20
 _ITEM_BYTES: Final = 80
 _INT_DIGITS: Final = 18
@@ -62,7 +62,7 @@ ONLY: Final[dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One ``%...`` of a format; ``problem``: cel-go's error for an invalid one."""
+    """One ``%...`` clause of a format; ``problem``: cel-go's error if it is invalid."""
 
     letter: str
     precision: int = _PRECISION

@@ -27,17 +27,17 @@ _NAMES_OF_TYPES: Final = {
 
 
 class Failed(NamedTuple):
-    """The error of a bound name's value, which only a use of the name raises."""
+    """The error of a bound name's value; it is raised only when the name is used."""
 
     message: str
 
 
 class Linker(Protocol):
-    """Links nodes; link.py has the one implementation."""
+    """Links nodes; expressions.py has the only implementation."""
 
     library: Library
     cost: int
-    """The cost so far of the parts that always run."""
+    """The cost of the unconditional parts linked so far."""
 
     def slot(self, name: str) -> int:
         """Return the slot of a name, 0 if it is not bound."""
@@ -46,19 +46,19 @@ class Linker(Protocol):
         """Return whether the value of a name is a Record."""
 
     def is_lazy(self, name: str) -> bool:
-        """Return whether the slot of a name may have a Failed."""
+        """Return whether the slot of a name may contain a Failed."""
 
     def bind(self, names: tuple[str, ...], *, lazy: bool = False) -> int:
-        """Bind names to new slots; returns the first slot."""
+        """Bind names to new slots and return the first slot."""
 
     def unbind(self, names: tuple[str, ...]) -> None:
         """Remove the names bound last."""
 
     def block(self, node: Node) -> tuple[Run, int]:
-        """Link a part that may run any number of times; returns its cost separately."""
+        """Link a part that may run any number of times; return its cost separately."""
 
     def branch(self, node: Node) -> Run:
-        """Link a part that may not run; it charges itself unless it is cheap."""
+        """Link a conditional part; unless it is cheap, its closure charges its cost."""
 
     def link(self, node: Node) -> Run:
         """Link one node."""
@@ -76,7 +76,7 @@ def constant_value(node: Node) -> Value:
 
 
 def type_value(name: str) -> TypeValue:
-    """Return a type as a value; names were checked before."""
+    """Return a type as a value; the checker has already validated the name."""
     known = TYPE_NAMES.get(name)
     return TypeValue(name if known is None else _NAMES_OF_TYPES.get(name, name))
 

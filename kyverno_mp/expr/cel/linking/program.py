@@ -96,7 +96,7 @@ class Budget:
     def run(
         self, program: Program, values: Sequence[Value], budget: RuleBudget
     ) -> Value:
-        """Evaluate and subtract the cost; the expression may run others meanwhile.
+        """Evaluate and subtract the cost; the expression may run nested expressions.
 
         ``budget``: charged with the cost, including checks of the clock. Raises: as
         Program.evaluate, and DeadlinePassed.

@@ -52,7 +52,7 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 
 
 _TOKEN_STEPS: Final = 5
-"""For parsing, checking and encoding one token."""
+"""The steps for parsing, checking and encoding one token."""
 
 
 def syntax_error(message: str, text: str, at: int) -> ExpressionInvalid:
@@ -108,7 +108,7 @@ def tokenize(text: str) -> tuple[list[Token], list[ExpressionInvalid]]:
         tokens.append(_plain(text, at, found))
         at = found.end()
     tokens.append(Token("end", "", size))
-    # The charge comes before parsing and checking, which is nearly all of the work.
+    # Charged before parsing and checking, which are nearly all of the work.
     spend(_TOKEN_STEPS * len(tokens))
     return tokens, problems
 

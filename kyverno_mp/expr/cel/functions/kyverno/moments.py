@@ -22,11 +22,11 @@ _DRAWN_COST: Final = 400
 _DEFAULT: Final = "[0-9a-z]{8}"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO_NS: Final = -62_135_596_800 * 10**9
-"""Go's zero time, 1 January of the year 1, from which times are truncated."""
+"""Go's zero time, 1 January of the year 1: truncation counts from it."""
 
 
 def _runtime(meter: Meter) -> Runtime:
-    """Return the rule's Runtime; CelFailed for a constant, which has none."""
+    """Return the rule's Runtime; a constant has none, so it raises CelFailed."""
     budget = meter.budget
     if not isinstance(budget, Runtime):
         raise CelFailed("neither the time nor random values are available here")
@@ -47,7 +47,7 @@ def _truncated(_meter: Meter, moment: Timestamp, step: Duration) -> Timestamp:
 
 
 def _cron(_meter: Meter, moment: Timestamp) -> str:
-    """Return the minute of the moment, at the offset with which it was written."""
+    """Return the cron expression of the moment's minute, at its original offset."""
     at = GoTime(moment.ns // 10**9, 0, moment.offset_s)
     _, month, day, hour, minute, _ = at.civil()
     return f"{minute} {hour} {day} {month} {at.weekday()}"

@@ -34,7 +34,7 @@ def _reference(
     prefix = "failed to get global reference"
     port = context.port
     if port is None:
-        # KYVERNO: the process of the command line panics.
+        # KYVERNO: upstream's CLI panics here.
         raise CelFailed(f"{prefix}: there are no global context entries here")
     return asked(prefix, lambda: port.reference(name, projection))
 
@@ -66,7 +66,7 @@ def _http_post(
 
 
 def _exchanged(meter: Meter, context: HttpContext, request: HttpRequest) -> Value:
-    """Return the answer; any status is one."""
+    """Return the response, whatever its status."""
     prefix = "request failed"
     if context.is_namespaced:
         raise CelFailed(f"{prefix}: {_NO_NAMESPACED}")
