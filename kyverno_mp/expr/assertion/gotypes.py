@@ -6,9 +6,9 @@ and calls handle them. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.7; kyverno
 pkg/engine/handlers/validation/validate_assert.go.
 
-KYVERNO: the payload contains Go structs, a named string type and a map of strings.
-JMESPath reads struct members by their Go names and supports only maps of arbitrary
-values, and a named string never equals a literal.
+KYVERNO: upstream's payload contains Go structs, a named string type and a map of
+strings. JMESPath reads struct members by their Go names and supports only maps of
+arbitrary values, and a named string never equals a literal.
 """
 
 from kyverno_mp.errors import ExpressionFailed
@@ -51,7 +51,7 @@ class GoStrings(GoSlice, GoValue):
 
 
 class GoMap(dict[str, Json], GoValue):
-    """A map with one value type, which is not an object for JMESPath. Nil if empty."""
+    """A map with one value type, which is no object in JMESPath; nil if empty."""
 
     __slots__ = ("go_name",)
 

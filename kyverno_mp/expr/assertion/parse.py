@@ -40,8 +40,8 @@ class AssertionExpression(NamedTuple):
 def parse_assertion(raw: Json) -> Assertion:
     """Return the tree of ``validate.assert``.
 
-    Expressions that do not parse are accepted: as upstream, the rule reports them when
-    it runs. Raises: PolicyInvalid (``assertion.depth``).
+    Expressions that do not parse are accepted; as in upstream, the rule reports them
+    when it runs. Raises: PolicyInvalid (``assertion.depth``).
     """
     return Assertion(_with_floats(raw, ASSERTION_DEPTH_MAX))
 

@@ -17,7 +17,7 @@ Implementation: TypeAlias = Callable[..., Any]
 
 
 class Declaration(NamedTuple):
-    """One overload declared in functions/; link implements those without a function."""
+    """An overload declared in functions/; linking/ may implement its function."""
 
     signature: str
     implementation: Implementation | None

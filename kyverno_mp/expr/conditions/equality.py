@@ -83,7 +83,7 @@ def same_data(key: Json, value: Json) -> bool:
 
 
 def _link_text(value: str, *, negated: bool) -> Callable[[Json], bool]:
-    """Compile the test for a string that is not a duration, so none are compared."""
+    """Compile the test for a string that is not a duration."""
     general = not_equals if negated else equals
     quantity = parse_quantity(value)
     unlike_quantity = negated and not value

@@ -18,7 +18,8 @@ def parse_conditions(
     """Parse a list of conditions, or ``{any: [...], all: [...]}``.
 
     ``any_all_only``: a plain list is rejected (foreach preconditions, exceptions).
-    ``of_exception``: exception conditions, which differ in order and for ``any: []``.
+    ``of_exception``: the conditions of an exception, which differ in the order of
+    evaluation and for ``any: []``.
 
     Raises: PolicyInvalid for another shape, ExpressionInvalid for too deep nesting.
     """

@@ -89,7 +89,7 @@ def parse_lookup(query: str) -> Lookup:
 
 
 def _parse(value: Json, path: str) -> Template | None:
-    """Return the template of a subtree, None if there is nothing to substitute."""
+    """Return the template of a subtree; None if it contains nothing to substitute."""
     if type(value) is str:
         return _parse_text(value, path) if OPENING in value else None
     if type(value) is list:

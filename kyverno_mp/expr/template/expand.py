@@ -89,7 +89,7 @@ def settle(scope: Scope, value: Json, path: str, depth: int = 0) -> Json:
     """Complete the value of a whole-string variable.
 
     Strings stay unchanged; lists and maps are traversed again, so that variables in
-    fetched data are evaluated. The same object is returned if nothing changes.
+    fetched data are evaluated. If nothing changes, the same object is returned.
     """
     kind = type(value)
     if kind is list:

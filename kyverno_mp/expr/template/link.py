@@ -115,7 +115,7 @@ def _link_mixed(template: Mixed) -> Resolve:
             parts.append(text)
         charge_joining(scope.runtime, parts)
         result = "".join(parts)
-        # A value contains braces: only the general algorithm interprets them.
+        # A value contains braces, which only the general algorithm interprets.
         return expand(scope, source, path) if OPENING in result else result
 
     return mixed

@@ -96,7 +96,7 @@ class Document(msgspec.Struct, frozen=True, array_like=True):
     """A JSON document with resolved ``$( )`` and parsed ``{{ }}``.
 
     ``source`` is the original document; ``template`` is None if there is nothing to
-    substitute, so that constants are stored once.
+    substitute, so constants are stored only once.
     """
 
     source: Json

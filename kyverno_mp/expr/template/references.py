@@ -24,7 +24,8 @@ _OPERATORS: Final = (">=", "<=", ">", "<", "!")
 
 
 _VALUE_STEPS: Final = 1
-"""For scanning one value for references and variables, and building its template."""
+"""The steps for scanning one value for references and variables, and for building its
+template."""
 _CHARACTERS_A_STEP: Final = 64
 
 
