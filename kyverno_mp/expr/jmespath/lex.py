@@ -75,7 +75,7 @@ _QUOTED: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 
 
 _TOKEN_STEPS: Final = 3
-"""For parsing one token, in each of the passes over a policy."""
+"""The steps for parsing one token, in all passes over a policy together."""
 
 
 def syntax_error(message: str, text: str, position: int) -> ExpressionInvalid:

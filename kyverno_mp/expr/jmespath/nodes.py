@@ -14,7 +14,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 
 class Empty(Struct, frozen=True, array_like=True, tag="empty"):
-    """An index that does not parse; running it is an error."""
+    """An index that does not parse; evaluating it is an error."""
 
 
 class Identity(Struct, frozen=True, array_like=True, tag="id"):
@@ -98,7 +98,7 @@ class ValueProjection(Struct, frozen=True, array_like=True, tag="*"):
 
 
 class Comparator(Struct, frozen=True, array_like=True, tag="cmp"):
-    """``left operator right``; the operator as in the text."""
+    """``left operator right``; the operator as written."""
 
     operator: str
     left: "Node"
