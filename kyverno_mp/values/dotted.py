@@ -1,7 +1,7 @@
-"""Set values in a JSON tree by dotted names, as ``--set`` and values files do.
+"""Set values in a JSON tree by dotted names, for ``--set`` and values files.
 
 Room: values. Takes: ``a."b.c".d`` and a value. Gives: keys, nested maps, deep merges.
-May touch: nothing outside its arguments; ``merged`` copies what it changes.
+May touch: nothing outside its arguments; ``merged`` copies the maps that it changes.
 Source: docs/behaviour/cli 6 (keys are split CSV-style on dots);
 docs/behaviour/engine 3.4 (merging).
 """

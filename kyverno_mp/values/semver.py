@@ -126,7 +126,7 @@ def parse_range(text: str) -> Range:
         for group in _expand_wildcards(_split_alternatives(_split_parts(text)))
     ]
     if not any(alternatives):
-        # KYVERNO: here the library returns a nil function, and calling it panics.
+        # KYVERNO: here the library returns a nil function, and the call panics.
         raise _range_error("Version range is empty")
 
     def contains(version: Version) -> bool:

@@ -20,11 +20,11 @@ from kyverno_mp.values.effort import (
 )
 
 _RE2_PATTERN_LENGTH_MAX = 1000
-"""Longer patterns with ``?`` are matched step by step, because RE2 rejects their
-size."""
+"""Longer patterns with ``?`` are matched step by step, because they are too large for
+RE2."""
 _PORTION = 4096
 _BITS_PER_STEP = 16384
-"""Characters of a string that are read, and bits that are shifted, per step."""
+"""The number of characters read, and of bits shifted, per step."""
 
 
 def contains_wildcard(text: str) -> bool:

@@ -176,7 +176,7 @@ def wrap_int64(value: int) -> int:
 
 
 def float_to_int64(value: float) -> int:
-    """Convert like Go on amd64: out of range and NaN give the smallest int64."""
+    """Convert like Go on amd64: NaN and overflows become the smallest int64."""
     if -_FLOAT_LIMIT <= value < _FLOAT_LIMIT:
         return int(value)
     return -_LIMIT

@@ -1,4 +1,4 @@
-r"""Quote strings as Go's ``%q`` does.
+r"""Quote strings like Go's ``%q``.
 
 Room: values. Takes: strings. Gives: quote. Next: expr/cel, expr/assertion, whose error
 messages quote values.

@@ -19,7 +19,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class GoTime(NamedTuple):
-    """An instant and the offset it is shown with; ``nanos`` is 0 to 999999999."""
+    """An instant and its UTC offset for printing; ``nanos`` is 0 to 999999999."""
 
     seconds: int
     nanos: int

@@ -1,11 +1,10 @@
-"""Parse image references, and find those of a resource.
+"""Parse image references, and find the image references in a resource.
 
 Room: values. Takes: reference strings, resources as JSON. Gives: ImageInfo, and the
 value of the ``images`` variable. Next: program/context/rule_context,
 program/pod_security.
 May touch: nothing outside its arguments.
-Source: docs/behaviour/engine 3.8; the grammar is that of
-github.com/distribution/reference.
+Source: docs/behaviour/engine 3.8; the grammar is github.com/distribution/reference's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ _LOWER_HEX: Final = frozenset("0123456789abcdef")
 class ImageExtractor(msgspec.Struct, frozen=True, array_like=True):
     """One ``imageExtractors`` entry of a rule; "" means absent.
 
-    ``path`` as in the policy, e.g. ``/spec/steps/*/image``.
+    ``path``: as in the policy, e.g. ``/spec/steps/*/image``.
     """
 
     path: str
@@ -178,7 +177,7 @@ def _check_digest(digest: str) -> None:
 class ImageSettings(NamedTuple):
     """The inputs of the extraction in addition to the resource.
 
-    ``search``: evaluates the jmesPath of an extractor on the text found.
+    ``search``: evaluates an extractor's jmesPath on the text found.
     """
 
     default_registry: str = DEFAULT_REGISTRY
@@ -197,14 +196,15 @@ def extract_images(
 ) -> dict[str, dict[str, dict[str, Json]]]:
     """Return the value of the ``images`` variable for one resource.
 
-    ``extractors``: the rule's imageExtractors by kind; a kind named there uses only
-    those. Lists without images are omitted.
+    ``extractors``: the rule's imageExtractors by kind; for a kind named there, only its
+    extractors are used. Lists without images are omitted.
 
     Shape: ``{"containers": {"nginx": {"registry": "docker.io", "name": "nginx",
     "path": "nginx", "tag": "latest", "reference": .., "referenceWithTag": ..,
     "jsonPointer": "/spec/containers/0/image"}}}``.
 
-    Of two images with the same name only one is in it: it is no list of all images.
+    If two images have the same name, the value contains only one of them, so it is not
+    a list of all images.
 
     Raises: ExpressionFailed (``image.extract``).
     """
@@ -222,7 +222,7 @@ def list_images(
     extractors: Mapping[str, Sequence[ImageExtractor]] | None = None,
     settings: ImageSettings = _DEFAULTS,
 ) -> list[dict[str, Json]]:
-    """Return the descriptions of all images, also those with the same name.
+    """Return the descriptions of all images, including images with equal names.
 
     Raises: as ``extract_images``.
     """

@@ -6,8 +6,8 @@ values/typed/custom.py (merges), egress/schemas.py (requests).
 May touch: nothing outside its arguments.
 Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).
 
-Only the parts that define the type of a field are kept; descriptions are most of a
-document.
+Only the parts that define the type of a field are kept, because most of a document is
+descriptions.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,7 @@ class Schema(msgspec.Struct, frozen=True):
 
     @property
     def first_type(self) -> str:
-        """Return ``type``, the first one of several."""
+        """Return ``type``, or the first type if ``type`` is a list."""
         if isinstance(self.type, str):
             return self.type
         return self.type[0] if self.type else ""
@@ -126,6 +126,6 @@ def path_of(group: str, version: str) -> str:
 
 
 def name_of(schemas: Schemas, group: str, version: str, kind: str) -> str:
-    """Return the name of a kind's schema, "" if there is none."""
+    """Return the name of a kind's schema; "" if it has none."""
     wanted = GroupVersionKind(group, version, kind)
     return next((name for name, one in schemas.items() if wanted in one.kinds), "")
