@@ -39,7 +39,7 @@ def field_paths_problem(text: str) -> str:
         if first in ("apiVersion", "kind", EACH) or (
             first == "metadata" and second != "annotations"
         ):
-            return f"{part!r} would remove what identifies an object"
+            return f"{part!r} would remove fields that identify the object"
     return ""
 
 

@@ -230,7 +230,7 @@ def _native(value: Value, depth: int, spend: Spender) -> Json:
         spend.charge(len(value) >> 6)
         spend.charge_bytes(2 * len(value))
         return base64.b64encode(value).decode()
-    raise _failed(f"a value of type {type_name(value)} cannot stand in a patch")
+    raise _failed(f"a value of type {type_name(value)} cannot be part of a patch")
 
 
 def _failed(text: str) -> ExpressionFailed:

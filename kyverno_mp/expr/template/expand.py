@@ -175,7 +175,7 @@ def _settle_keys(
 
 def _charge(scope: Scope, count: int, depth: int) -> None:
     if depth > SUBSTITUTION_DEPTH_MAX:
-        raise BudgetExceeded("template.depth", "substituted data is nested too deep")
+        raise BudgetExceeded("template.depth", "substituted data is nested too deeply")
     runtime = scope.runtime
     runtime.steps_left -= count
     if runtime.steps_left < 0:

@@ -45,7 +45,9 @@ def resolve_references(document: Json) -> Json:
     if not found:
         return document
     if found * count > REFERENCES_PRODUCT_MAX:
-        raise ExpressionInvalid("template.references", "document has many references")
+        raise ExpressionInvalid(
+            "template.references", "document has too many references"
+        )
     return _resolve(document, "", document)
 
 
@@ -57,7 +59,7 @@ def child_path(path: str, key: str) -> str:
 def _texts(value: Json, depth: int) -> Iterator[str]:
     """Yield all string leaves and keys."""
     if depth > SUBSTITUTION_DEPTH_MAX:
-        raise ExpressionInvalid("template.depth", "document is nested too deep")
+        raise ExpressionInvalid("template.depth", "document is nested too deeply")
     spend(_VALUE_STEPS)
     if type(value) is str:
         spend(len(value) // _CHARACTERS_A_STEP)

@@ -166,7 +166,7 @@ class _Shape(NamedTuple):
 
     @property
     def ahead(self) -> int:
-        """The work to charge in advance: for many copies, more than one slice.
+        """The work to charge in advance; many copies suffice to leave the event loop.
 
         It is not known here which class is repeated, so the charge is limited.
         """

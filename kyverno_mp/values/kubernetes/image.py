@@ -320,7 +320,7 @@ def _holders(
 
 
 def _searched(image: str, jmes_path: str, settings: ImageSettings) -> str:
-    assert settings.search is not None, "an extractor has a jmesPath"
+    assert settings.search is not None, "a jmesPath requires settings.search"
     try:
         found = settings.search(jmes_path, image)
     except ExpressionFailed as error:

@@ -108,7 +108,9 @@ def read_index(body: bytes) -> dict[str, str]:
     try:
         found = _INDEX.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RequestInvalid("openapi.index", "no list of OpenAPI documents") from error
+        raise RequestInvalid(
+            "openapi.index", "not a list of OpenAPI documents"
+        ) from error
     return {path: one.server_relative_url for path, one in found.paths.items()}
 
 

@@ -298,7 +298,7 @@ def _padding(container: Json, token: str) -> int:
 
 def _bounded(count: int) -> int:
     if count > PATCH_PADDING_MAX:
-        raise failed(f"an index is more than {PATCH_PADDING_MAX} beyond its list")
+        raise failed(f"an index is more than {PATCH_PADDING_MAX} beyond the list's end")
     return count
 
 

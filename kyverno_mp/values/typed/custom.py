@@ -37,7 +37,7 @@ _ATOMIC: Final = "atomic"
 def types_of(models: Mapping[str, Schema], api_version: str, kind: str) -> Schemas:
     """Return the built-in types and, if the document has the kind, the kind's types.
 
-    Raises: RequestInvalid for a document that is nested too deep.
+    Raises: RequestInvalid for a document that is nested too deeply.
     """
     group, _, version = api_version.rpartition("/")
     name = name_of(models, group, version, kind)
@@ -48,7 +48,9 @@ def types_of(models: Mapping[str, Schema], api_version: str, kind: str) -> Schem
         notation = reader.named(name)
         reader.finish()
     except RecursionError as error:
-        raise RequestInvalid("openapi.document", f"schema of {kind}: nested") from error
+        raise RequestInvalid(
+            "openapi.document", f"schema of {kind}: nested too deeply"
+        ) from error
     return built_in().extended({(api_version, kind): notation}, {}, reader.atoms)
 
 

@@ -32,7 +32,7 @@ field."""
 
 def nobody_to_ask(_asked: dict[str, str]) -> tuple[bool, str, str]:
     """Reject every check, because the cluster or its authorizer is not accessible."""
-    raise CelFailed("authorization checks need a cluster to ask")
+    raise CelFailed("authorization checks need access to a cluster")
 
 
 class AccessCheck(NamedTuple):

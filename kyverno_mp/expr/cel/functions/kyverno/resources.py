@@ -21,7 +21,7 @@ from kyverno_mp.expr.effects import EFFECT_CLUSTER
 
 def _port_of(context: ResourceContext, prefix: str) -> ResourcePort:
     if context.port is None:
-        raise CelFailed(f"{prefix}: there is no cluster to ask")
+        raise CelFailed(f"{prefix}: no cluster is available")
     return context.port
 
 

@@ -35,7 +35,7 @@ def _reference(
     port = context.port
     if port is None:
         # KYVERNO: upstream's CLI panics here.
-        raise CelFailed(f"{prefix}: there are no global context entries here")
+        raise CelFailed(f"{prefix}: no global context entries are available")
     return asked(prefix, lambda: port.reference(name, projection))
 
 
@@ -43,7 +43,7 @@ def _metadata(_meter: Meter, context: ImageContext, image: str) -> Value:
     prefix = "failed to get image data"
     port = context.port
     if port is None:
-        raise CelFailed(f"{prefix}: there is no registry to ask")
+        raise CelFailed(f"{prefix}: no registry is available")
     return asked(prefix, lambda: port.metadata(image, context.deadline_ns))
 
 
