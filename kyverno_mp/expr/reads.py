@@ -24,9 +24,9 @@ Cut = Callable[[Json], Json]
 _TEXT: Final = frozenset({str})
 _FEW_NAMES: Final = 64
 _WHOLE_BELOW: Final = 3
-"""PERF: maps with fewer names are small, e.g. a securityContext; keeping one whole is
-faster than extracting parts. Lists are extracted anyway: volumeMounts name random
-volumes."""
+"""PERF: maps with fewer names are small, e.g. a securityContext; keeping such a map
+whole is faster than extracting parts. Parts of lists are extracted anyway, because
+volumeMounts contain random names."""
 
 
 class Reads:
@@ -107,13 +107,13 @@ class Found:
     places: tuple[Reads, ...] = ()
     items: tuple["Found", ...] = ()
     bound: Mapping[str, "Found"] = field(default_factory=dict)
-    """Names that shadow those of the place, e.g. ``element`` in a loop."""
+    """Names that shadow the fields of the place, e.g. ``element`` in a loop."""
 
     def read_whole(self) -> None:
         """Mark everything that the value may contain.
 
-        Variables make a graph of a few origins that has endless paths, so each origin
-        is visited once.
+        Variables can form a graph with few origins but endless paths, so each origin is
+        visited once.
         """
         waiting, seen = [self], {id(self)}
         while waiting:
@@ -169,7 +169,7 @@ def cutter(reads: Reads, depth: int = 0) -> Cut | None:
 
 
 def _nothing(_values: Json) -> Json:
-    # Neither the elements nor their number are read here.
+    # Neither the elements nor their number is read here.
     return []
 
 

@@ -224,7 +224,7 @@ class Runtime:
         self.bytes_left = EXPRESSION_BYTES_MAX
 
     def charge(self, steps: int = 1) -> None:
-        """Charge steps; raises BudgetExceeded, or DeadlinePassed after the deadline."""
+        """Charge steps. Raises: BudgetExceeded, DeadlinePassed."""
         left = self.steps_left = self.steps_left - steps
         if left <= self._check_below:
             self._check(left)
@@ -232,7 +232,7 @@ class Runtime:
     def check_clock(self) -> None:
         """Raise DeadlinePassed after the deadline, regardless of the steps spent.
 
-        Raises also: BudgetExceeded if the time of namespaced policies is used up;
+        Raises also: BudgetExceeded if the time for namespaced policies is used up;
         Preempted if this thread has no more time for the request.
         """
         if self._limit_ns:
@@ -309,7 +309,7 @@ class Runtime:
         self._set_limit()
 
     def charge_bytes(self, count: int) -> None:
-        """Charge the bytes of a string before building it; raises BudgetExceeded."""
+        """Charge the bytes of a string before building it. Raises: BudgetExceeded."""
         self.bytes_left -= count
         if self.bytes_left < 0:
             raise BudgetExceeded("expr.bytes", "expression exceeded its byte budget")
@@ -384,4 +384,4 @@ class Scope(Protocol):
     """CREATE, UPDATE, DELETE or CONNECT; templates rewrite request.object on DELETE."""
 
     def ensure(self, query: str) -> None:
-        """Load deferred entries that ``query`` mentions; raises ExpressionFailed."""
+        """Load deferred entries that ``query`` mentions. Raises: ExpressionFailed."""

@@ -196,7 +196,7 @@ class _Walk:
             self.at_s += (24 - hour) * 3600
 
     def begin_hour(self) -> None:
-        """Go back to the full hour of the local clock."""
+        """Go back to the start of the hour in local time."""
         self.at_s -= self._local_s() % 3600
 
     def _local_s(self) -> int:
@@ -211,7 +211,7 @@ class _Walk:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Parse the text. Raises: ExpressionFailed (``values.cron``) with the reason."""
+    """Parse a schedule. Raises: ExpressionFailed (``values.cron``) with the reason."""
     zone = None
     if text.startswith(_ZONES):
         head, blank, text = text.partition(" ")

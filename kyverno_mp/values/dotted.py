@@ -53,7 +53,7 @@ def nested(name: str, value: Json) -> dict[str, Json]:
 
 
 def merged(base: Json, addition: Json) -> Json:
-    """Return a deep merge, in which lists and scalars of ``addition`` win."""
+    """Return a deep merge; lists and scalars of ``addition`` take precedence."""
     if not (isinstance(base, dict) and isinstance(addition, dict)):
         return addition
     out = dict(base)

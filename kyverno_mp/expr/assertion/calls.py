@@ -62,9 +62,9 @@ _TABLE: Final[Mapping[str, _Row]] = {
 
 
 def link_call(name: str, arguments: tuple[Closure, ...]) -> Closure:
-    """Compile a call to a closure; bad names and argument counts fail at run time.
+    """Compile a call to a closure; wrong names and argument counts fail at run time.
 
-    The arguments run first even then, because in Go their errors come first.
+    Even then the arguments run first, because their errors come first in Go.
     """
     row = _TABLE.get(name)
     problem = f"unknown function: {name}"

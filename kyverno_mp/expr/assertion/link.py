@@ -74,7 +74,7 @@ class AssertionProgram:
         """
         outer = scope.runtime
         # KYVERNO: the payload is the unstructured object, so integers are int64 even on
-        # an admission request, where the JSON context holds float64 (0.2, 6.7).
+        # an admission request, where the JSON context contains float64 (0.2, 6.7).
         runtime = outer.with_int64()
         run = _Run(runtime)
         try:
@@ -90,7 +90,7 @@ class AssertionProgram:
 
 
 def link_assertion(assertion: Assertion) -> AssertionProgram:
-    """Link a tree; as upstream, invalid expressions fail at run time."""
+    """Link a tree; as in upstream, invalid expressions fail at run time."""
     return AssertionProgram(_link(assertion.tree))
 
 

@@ -47,7 +47,7 @@ def parse_assertion(raw: Json) -> Assertion:
 
 
 def parse_expression(text: str) -> AssertionExpression | None:
-    """Parse a key or text; None if it contains no statement."""
+    """Parse a key or string; return None if it contains no statement."""
     each, index, binding, computed = False, "", "", False
     if match := _FOREACH.search(text):
         each, index, text = True, match.group(1) or "", match.group(2)

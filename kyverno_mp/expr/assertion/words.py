@@ -30,7 +30,7 @@ def child(path: Path, name: str) -> Path:
 
 
 def path_text(path: Path) -> str:
-    """Print a path; the path of the whole payload is None."""
+    """Print a path; None is the path of the whole payload."""
     if path is None:
         return "<nil>"
     parts = []
@@ -57,7 +57,7 @@ def internal(path: Path, reason: str) -> str:
 
 
 def expected(value: Json, runtime: Runtime) -> str:
-    """Print the value that a scalar is compared with."""
+    """Print the expected value for a scalar."""
     if isinstance(value, GoStrings) and value.go_name == EXTRA_VALUE:
         # Only this type has a String method.
         return f"Expected value: {value.go_text()}"

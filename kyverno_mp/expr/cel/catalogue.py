@@ -114,7 +114,7 @@ def extensions(*, namespaced: bool = False, kind: str = "") -> Iterator[Declarat
 def base_library() -> Library:
     """Return the library of the API server's stored expressions (Kubernetes 1.35).
 
-    Its 300 signatures are read once, at the first use: about 5 ms.
+    Its 300 signatures are parsed once, on first use, which takes about 5 ms.
     """
     return Library(declarations())
 

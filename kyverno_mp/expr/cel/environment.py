@@ -37,14 +37,14 @@ class RecordFields(Protocol):
     """The fields of one record type, by name."""
 
     def get(self, field: str, /) -> Type | None:
-        """Return the type of a field, None if there is no such field."""
+        """Return the type of a field; None if the field does not exist."""
 
 
 class Records(Protocol):
     """The record types that variables may have, by name."""
 
     def get(self, name: str, /) -> RecordFields | None:
-        """Return the fields of a record type, None if it is unknown."""
+        """Return the fields of a record type; None if the type is unknown."""
 
 
 @dataclass(slots=True)

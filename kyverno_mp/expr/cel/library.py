@@ -13,7 +13,7 @@ from kyverno_mp.expr.cel.types import Type, parse_signature
 from kyverno_mp.expr.effects import EFFECT_PURE
 
 Implementation: TypeAlias = Callable[..., Any]
-"""Called with the Meter and the values, the receiver first."""
+"""Called with the Meter and the values; the receiver is the first value."""
 
 
 class Declaration(NamedTuple):
@@ -89,7 +89,7 @@ class Library:
         self.roots = frozenset(n.split(".")[0] for n in self.functions if "." in n)
 
     def extended(self, declarations: Iterable[Declaration]) -> "Library":
-        """Return a library with additional functions; this one stays unchanged."""
+        """Return a library with additional functions; this library stays unchanged."""
         more = Library(declarations)
         merged = Library(())
         for own, base, added in (

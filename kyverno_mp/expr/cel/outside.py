@@ -27,7 +27,7 @@ FORBIDDEN: Final = "resource.forbidden"
 
 
 class ResourcePort(Protocol):
-    """Objects of the cluster by apiVersion and plural name."""
+    """Access to objects of the cluster by apiVersion and plural name."""
 
     def get(
         self, api_version: str, plural: str, place: tuple[str, str], deadline_ns: int
@@ -62,21 +62,21 @@ class ResourcePort(Protocol):
 
 
 class GlobalPort(Protocol):
-    """GlobalContextEntries."""
+    """Access to GlobalContextEntries."""
 
     def reference(self, name: str, projection: str) -> Json:
-        """Return the data, None for an unknown entry. Raises: ExpressionFailed."""
+        """Return the data; None for an unknown entry. Raises: ExpressionFailed."""
 
 
 class ImagePort(Protocol):
-    """Image metadata."""
+    """Access to image metadata."""
 
     def metadata(self, image: str, deadline_ns: int) -> Json:
         """Return the metadata. Raises: ExpressionFailed, DependencyError."""
 
 
 class GeneratorPort(Protocol):
-    """Objects that policies create."""
+    """Creates the objects that policies generate."""
 
     def generate(
         self, namespace: str, objects: Sequence[Json], deadline_ns: int
@@ -95,10 +95,10 @@ class HttpRequest(NamedTuple):
 
 
 class HttpPort(Protocol):
-    """Services by URL, restricted by the operator's rules."""
+    """Access to services by URL, restricted by the operator's rules."""
 
     def exchange(self, request: HttpRequest, deadline_ns: int) -> tuple[int, bytes]:
-        """Return status and body. Raises: ExpressionFailed, DependencyError."""
+        """Return the status and the body. Raises: ExpressionFailed, DependencyError."""
 
 
 class ResourceContext(NamedTuple):

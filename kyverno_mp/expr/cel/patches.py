@@ -112,9 +112,9 @@ class Built(Record):
 
 _ANY_FIELD: Final = _AnyField()
 TYPES: Final = _Types()
-"""For Environment.constructors."""
+"""The types, for Environment.constructors."""
 CONSTRUCTORS: Final = _Constructors()
-"""For link_expression."""
+"""The constructors, for link_expression."""
 
 
 def _escaped(meter: Meter, key: str) -> str:

@@ -34,7 +34,7 @@ _FORMATS: Final = {
     "duration": types.DURATION,
 }
 _RESERVED: Final = frozenset({"true", "false", "null", *RESERVED_WORDS})
-_PLAIN: Final = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*\Z")  # names of properties
+_PLAIN: Final = re.compile(r"[A-Za-z_./-][A-Za-z0-9_./-]*\Z")  # Names of properties.
 _ESCAPED: Final = re.compile(r"__|[-./]")
 _ESCAPE: Final = {
     "__": "__underscores__",
@@ -76,7 +76,7 @@ class SchemaFields:
         self._known: dict[str, Type | None] = {}
 
     def get(self, field: str, /) -> Type | None:
-        """Return the type of a field by its CEL name, None if there is none."""
+        """Return the type of a field by its CEL name; None if it does not exist."""
         if field not in self._known:
             self._known[field] = self._found(field)
         return self._known[field]
@@ -104,7 +104,7 @@ class SchemaRecords:
         self._roots = 0
 
     def get(self, name: str, /) -> SchemaFields | None:
-        """Return the fields of a record type, None if there is no such type."""
+        """Return the fields of a record type; None if the type is unknown."""
         return self._records.get(name)
 
     def declare(self, schemas: Schemas, name: str, kind: str) -> Type | None:
@@ -120,7 +120,7 @@ class SchemaRecords:
     def type_of(
         self, place: _Place, name: str, *, is_resource: bool = False, level: int = 0
     ) -> Type | None:
-        """Return the type of a schema's values, None if CEL has no type for it."""
+        """Return the type of a schema's values; None if CEL has no such type."""
         if level > SCHEMA_NESTING_MAX:
             return types.DYN
         place = _followed(place) if level or not is_resource else place
@@ -152,7 +152,7 @@ class SchemaRecords:
 
 
 def escape(name: str) -> str:
-    """Return the CEL name of a property, "" if there is none."""
+    """Return the CEL name of a property; "" if it has none."""
     if name in _RESERVED:
         return f"__{name}__"
     if not _PLAIN.match(name):
@@ -187,7 +187,7 @@ def _followed(place: _Place) -> _Place:
 
 
 def _resource(place: _Place) -> Schema:
-    """Return the schema with the missing fields that every resource has."""
+    """Return the schema, completed with the fields that every resource has."""
     own = place.schema.properties
     if all(name in own for name in _OWN):
         given = {

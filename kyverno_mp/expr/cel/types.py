@@ -92,7 +92,7 @@ def type_of(value: Type) -> Type:
 
 
 def object_type(name: str) -> Type:
-    """Return a record type; the environment has its fields."""
+    """Return a record type; its fields are in the environment."""
     return Type(name, (), "object")
 
 

@@ -139,7 +139,7 @@ class Record:
 
 
 class RuleBudget(Protocol):
-    """The remaining budget of the rule, which a Meter shares: expr/scope.Runtime."""
+    """The remaining budget of the rule, shared by its Meters: expr/scope.Runtime."""
 
     bytes_left: int
     steps_left: int
@@ -161,7 +161,7 @@ class _OwnBudget:
         self.steps_left = 0
 
     def charge(self, steps: int, /) -> None:
-        """Charge nothing, because the Meter itself is the limit."""
+        """Charge nothing, because the Meter itself limits the steps."""
 
     def charge_bytes(self, count: int, /) -> None:
         """Spend bytes. Raises: BudgetExceeded."""
@@ -244,7 +244,7 @@ def shown(text: str) -> str:
 
 
 def over_budget() -> BudgetExceeded:
-    """Return the error of an exhausted budget, with the API server's text."""
+    """Return the error for an exhausted budget, with the API server's text."""
     return BudgetExceeded("cel.cost", "operation cancelled: actual cost limit exceeded")
 
 

@@ -210,7 +210,7 @@ def _link_constant(key: Json, test: Callable[[Json], bool], weight: Weight) -> C
 
 
 def _link_unknown(condition: Condition) -> Check:
-    """Fail for an unknown operator after both sides are substituted."""
+    """Fail for an unknown operator, but only after substituting both sides."""
 
     def refuse(_key: Json, _value: Json) -> bool:
         raise ExpressionFailed(

@@ -78,7 +78,7 @@ def link_membership(mode: Mode, value: Json) -> Callable[[Json], bool]:
 
 
 def scalar_text(key: Json) -> str | None:
-    """Return the text of a scalar key, None for null, lists and maps."""
+    """Return the text of a scalar key; None for null, lists and maps."""
     kind = type(key)
     if kind is str:
         return str(key)

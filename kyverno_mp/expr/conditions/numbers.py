@@ -24,7 +24,7 @@ _INFINITE: Final = re.compile(r"([+-]?)inf(inity)?\Z", re.IGNORECASE)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
 _INT64_DIGITS: Final = 1000
 _NUMBER_CHARACTERS_MAX: Final = 1000
-"""Real numbers are never longer."""
+"""The maximum length; real numbers are never longer."""
 _INT64_END: Final = 1 << 63
 _SECOND_NS: Final = 1_000_000_000
 

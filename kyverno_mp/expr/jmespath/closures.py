@@ -329,8 +329,8 @@ def value_projection(
         runtime.charge_items(2 * len(value))
         results: list[Json] = []
         if value and nulls_first:
-            # KYVERNO: 9.1 - Go appends the values to the same number of nulls; the
-            # right side gets those nulls first.
+            # KYVERNO: 9.1 - Go appends the values to an equal number of nulls, and
+            # applies the right side to those nulls first.
             on_null = closure(runtime, None)
             if on_null is not None:
                 results.extend(repeat(on_null, len(value)))

@@ -103,7 +103,7 @@ def equal(runtime: Runtime, left: Json, right: Json) -> bool:
 
 
 def as_number(runtime: Runtime, value: Json) -> float | None:
-    """Return the float64 of a value that is a float64 in Go, otherwise None."""
+    """Return the float of a value that is a float64 in Go, otherwise None."""
     kind = type(value)
     if kind is float:
         return float(value)

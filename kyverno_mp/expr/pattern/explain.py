@@ -33,7 +33,7 @@ PASSED: Final = 0
 PLAIN_SKIP: Final = 1
 """An anchor's own error."""
 WRAPPED_SKIP: Final = 2
-"""Skips collected by a map or a list."""
+"""The skips that a map or a list collects."""
 FAILED: Final = 3
 NEGATED: Final = 4
 
@@ -126,7 +126,7 @@ class Walk:
         self._charge = uncharged if runtime is None else runtime.charge
 
     def start(self, node: Node, resource: Json) -> Mismatch | None:
-        """Evaluate from the root path; an unprintable text is an InputError."""
+        """Evaluate from the root path. Raises: InputError for an unprintable text."""
         try:
             return self.element(node, resource, "/")
         except RecursionError as error:

@@ -94,7 +94,7 @@ def _compile_list(node: ListPattern) -> _Part:
     part = _compile(wanted)
     check = part.check
     if type(wanted) is Leaf:
-        # The test of a leaf itself checks every element of a list.
+        # A leaf's test itself checks every element of a list.
         return _Part(lambda value: type(value) is list and check(value))
     if type(wanted) is MapPattern:
         if part.code is not None:

@@ -51,7 +51,7 @@ class Misfit(NamedTuple):
 
 
 def is_simple(node: Node) -> bool:
-    """Return whether nothing below can skip, assert existence or expand."""
+    """Return whether no node below can skip, assert existence or expand."""
     if type(node) is MapPattern:
         return not (node.expands or node.block) and all(
             entry.kind in _SIMPLE and (entry.kind == NEGATION or is_simple(entry.value))

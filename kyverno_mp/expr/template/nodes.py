@@ -15,7 +15,7 @@ from kyverno_mp.values.jsonvalue import Json
 class Lookup(msgspec.Struct, frozen=True, array_like=True):
     """One JMESPath query on the JSON context.
 
-    ``node`` is None if ``text`` does not parse; then ``error`` is the reason.
+    If ``text`` does not parse, ``node`` is None and ``error`` is the reason.
     """
 
     text: str

@@ -139,7 +139,7 @@ def _value_of(reference: str, path: str, document: Json) -> Json:
 
 
 def _leaves(value: Json, path: str) -> Iterator[tuple[str, Json]]:
-    """Yield leaves with their paths; a key counts as a leaf at the path of its map."""
+    """Yield leaves with their paths; a key is a leaf at the path of its map."""
     if type(value) is dict:
         for key, item in value.items():
             yield path, key

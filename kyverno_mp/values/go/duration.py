@@ -46,7 +46,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def parse_duration(text: str) -> int | None:
-    """Return nanoseconds, or None if Go cannot parse the text.
+    """Return the nanoseconds, or None if Go cannot parse the text.
 
     Shape: ``1h5m``, ``-1.5s``, ``0``; units h m s ms us ns; no days.
     """

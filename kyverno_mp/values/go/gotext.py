@@ -1,7 +1,6 @@
 """Print JSON data like Go: fmt.Sprint, strconv floats, json.Marshal, type names.
 
-Room: values. Takes: Json. Gives: strings that equal those of the Go program byte for
-byte.
+Room: values. Takes: Json. Gives: strings that equal the Go program's byte for byte.
 Next: expr (conversions, error messages), expr/conditions, program (messages).
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 0.3; Go's fmt, strconv and encoding/json.
@@ -25,7 +24,7 @@ _UNUSUAL: Final = re2.compile("[<>&\u2028\u2029]")
 _NO_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _G_EXPONENT_MIN: Final = -4
 _G_EXPONENT_MAX: Final = 6
-"""Go uses this precision to choose the notation of the shortest form."""
+"""Go uses this precision to choose the notation of the shortest digits."""
 Charge: TypeAlias = Callable[[int], None]
 """Called with the cost of the next part of a walk; raises an error to stop it."""
 _Write: TypeAlias = Callable[[str], object]
@@ -139,7 +138,7 @@ def _plain(sign: str, digits: str, exponent: int) -> str:
 def float_g(value: float) -> str:
     """Print like ``%v``: exponent form if the exponent is < -4 or >= 6.
 
-    KYVERNO: 0.3 - 100000 gives ``100000``, 1234567 gives ``1.234567e+06``.
+    KYVERNO: 0.3 - 100000 becomes ``100000``, 1234567 becomes ``1.234567e+06``.
     """
     special = _special(value)
     if special is not None:

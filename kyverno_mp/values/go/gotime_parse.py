@@ -331,7 +331,7 @@ class _LayoutParser:
         if self.zone[:3] == "GMT" and len(self.zone) > 3:  # noqa: PLR2004 - GMT+3
             seconds = self._seconds()
             return GoTime(seconds, self.nanos, int(self.zone[3:]) * 3600)
-        # In Go, -1 means "no offset", so -00:00:01 means the same.
+        # In Go, -1 means "no offset", so -00:00:01 means "no offset", too.
         if self.utc or offset == -1:
             offset = 0
         return GoTime(self._seconds() - offset, self.nanos, offset)

@@ -144,7 +144,7 @@ def _host(scheme: str, host: str) -> list[str] | str:
         return _literal(host)
     colon = host.find(":")
     if colon >= 0:
-        # Only these two schemes are strict about a second colon.
+        # Only these two schemes reject a second colon.
         last = host.rfind(":")
         port = host[colon if scheme in ("http", "https") else last :]
         if not _PORT.fullmatch(port):

@@ -38,7 +38,7 @@ _INDICATOR = re.compile(
 )
 
 _RESOLVED: Final = frozenset(
-    # Each word in the three spellings of yaml.v2; y and n have two.
+    # Each word in the three spellings of yaml.v2; y and n have only two.
     [*"yYnN~"]
     + [
         spelling
@@ -276,7 +276,7 @@ def _block_hints(text: str) -> str:
 
 
 def resolves(text: str) -> bool:
-    """Return whether the plain text would be parsed as another type than a string."""
+    """Return whether the plain text would be parsed as a type other than a string."""
     if not text or text in _RESOLVED:
         return True
     first = text[0]

@@ -54,7 +54,7 @@ _MESSAGES: Final = {
     "invalid UTF-8": "invalid UTF-8",
     "invalid named capture group": "invalid named capture",
 }
-"""RE2's error -> Go's."""
+"""RE2's error -> Go's error."""
 _SQUARE_PER_INSTRUCTION: Final = 180
 """Compiling a long row of ``a?`` takes time quadratic in its length, including
 copies."""
@@ -95,7 +95,7 @@ class Regex(NamedTuple):
     instructions: int
 
     def error_text(self, pattern: str) -> str:
-        """Return the error of the pattern as Go's package regexp prints it."""
+        """Return the pattern's error in the format of Go's package regexp."""
         for theirs, ours in _MESSAGES.items():
             if self.error.startswith(theirs):
                 part = self.error[len(theirs) :].removeprefix(": ")

@@ -151,4 +151,4 @@ def _read(table: str) -> tuple[ApiResource, ...]:
 
 
 BUILT_IN: Final = _read(_TABLE)
-"""All kinds, in the order in which a kind without a group is searched."""
+"""All kinds, in the search order for a kind without a group."""

@@ -18,7 +18,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 DEFAULT_REGISTRY: Final = "docker.io"
 REPOSITORY_NAME_LENGTH_MAX: Final = 255
-"""distribution/reference: RepositoryNameTotalLengthMax."""
+"""RepositoryNameTotalLengthMax of distribution/reference."""
 
 _COMPONENT: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
 _PATH: Final = rf"{_COMPONENT}(?:/{_COMPONENT})*"
@@ -101,7 +101,7 @@ def parse_image(
     default_registry: str = DEFAULT_REGISTRY,
     default_registry_mutation: bool = True,
 ) -> ImageInfo:
-    """Parse a reference; one without a registry gets the default registry.
+    """Parse a reference; without a registry, it gets the default registry.
 
     Raises: ExpressionFailed (``image.bad``) with upstream's message.
     """
@@ -286,7 +286,7 @@ def _found(
 
 
 def _escaped(token: str) -> str:
-    """Return a key as a token of a JSON pointer (RFC 6901)."""
+    """Escape a key as a token of a JSON pointer (RFC 6901)."""
     return token.replace("~", "~0").replace("/", "~1")
 
 

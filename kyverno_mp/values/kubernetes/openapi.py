@@ -100,7 +100,7 @@ _INDEX = msgspec.json.Decoder(_Index)
 
 
 def read_index(body: bytes) -> dict[str, str]:
-    """Return the URL of the document for each path.
+    """Return the URL of each path's document.
 
     Shape: ``{"apis/apps/v1": "/openapi/v3/apis/apps/v1?hash=0F.."}``; the hash changes
     with the document. Raises: RequestInvalid.

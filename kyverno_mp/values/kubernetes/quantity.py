@@ -327,7 +327,7 @@ def _canonical_text(quantity: Quantity) -> str:
     exponent -= rest
     if form == "DecimalExponent":
         return _print(number) + (f"e{exponent}" if exponent else "")
-    # KYVERNO: 0.3 - beyond n and E Kubernetes prints the number without a suffix.
+    # KYVERNO: 0.3 - beyond n and E, Kubernetes prints the number without a suffix.
     return _print(number) + _DECIMAL_SUFFIX.get(exponent, "")
 
 

@@ -38,7 +38,7 @@ PathStep = tuple[str, int]
 
 
 class Addition(NamedTuple):
-    """One operation: the containers on its path, its last token, its value."""
+    """One operation: the containers on its path, its last token, and its value."""
 
     parents: tuple[PathStep, ...]
     key: str
@@ -122,7 +122,7 @@ def _charge_copy(holder: Json, spend: Spender) -> None:
 def _own_holder(
     holder: Json, parents: Sequence[PathStep], own: dict[int, Json], spend: Spender
 ) -> Json:
-    """Follow a path, and copy the containers on it that are not copied yet."""
+    """Follow a path, and copy containers on it that have not been copied yet."""
     for key, index in parents:
         if type(holder) is dict:
             below = holder.get(key)
@@ -150,7 +150,7 @@ def _put(holder: Json, key: str, index: int, value: Json) -> bool:
     if key == _END:
         holder.append(value)
         return True
-    # An insertion moves the elements after it.
+    # An insertion moves the following elements, so long lists are excluded.
     if index == _NO_INDEX or index > len(holder) or len(holder) > _LONG:
         return False
     holder.insert(index, value)

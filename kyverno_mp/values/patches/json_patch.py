@@ -148,7 +148,7 @@ def _problem(operation: Operation) -> str:
 def check_depth(value: Json, depth: int, spend: Spender) -> None:
     """Reject a value that would nest the document beyond JSON_DEPTH_MAX.
 
-    Otherwise, copies of a part into itself could nest it without limit.
+    Otherwise, copying a part into itself could nest the document without limit.
     """
     if depth < JSON_DEPTH_MAX - 1:
         # PERF: nearly every value is a scalar or a short map of scalars.
@@ -276,7 +276,7 @@ def _with_parents(document: Json, tokens: Sequence[str], spend: Spender) -> Json
             raise failed("invalid state detected")
         made = _new_parent(following)
         padding = _padding(container, token)
-        # New containers are looked up again at each depth.
+        # Each depth looks up the new containers again.
         spend.charge(OPERATION_STEPS + _TOKEN_STEPS * depth)
         spend.charge_bytes(_MADE_BYTES + POINTER_BYTES * (padding + len(made)))
         document = changed(

@@ -24,7 +24,7 @@ _INT64_DIGITS_MAX: Final = 18
 
 
 def failed(text: str) -> ExpressionFailed:
-    """Return the error of a patch that does not apply."""
+    """Return the error for a patch that does not apply."""
     return ExpressionFailed("json_patch.apply", text)
 
 
@@ -61,7 +61,7 @@ def not_a_number(token: str) -> str:
 
 
 def entry_at(container: Json, token: str) -> tuple[Json, str]:
-    """Return the entry of a container and "", or ABSENT and the reason."""
+    """Return the entry of a container and "", or ABSENT and the error."""
     if type(container) is dict:
         if token in container:
             return container[token], ""

@@ -278,7 +278,7 @@ def _self_list(origin: list[Json], shape: Shape, spend: Spender) -> Json:
 
 
 def _list_directive(origin: list[Json]) -> tuple[list[Json], str]:
-    """Return the list without its directive, and the directive's value."""
+    """Return the list without its directive element, and the directive."""
     for element in origin:
         if type(element) is dict and _DIRECTIVE in element:
             if len(element) > 1:

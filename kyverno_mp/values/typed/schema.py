@@ -128,7 +128,7 @@ def _key(text: str) -> Key:
 
 @cache
 def built_in() -> Schemas:
-    """Return the types of the built-in kinds, read at the first use: about 5 ms."""
+    """Return the types of the built-in kinds; parsing them once takes about 5 ms."""
     kinds: dict[tuple[str, str], str] = {}
     structs: dict[str, MapType] = {}
     parts = (built_in_1, built_in_2, built_in_3, built_in_4)

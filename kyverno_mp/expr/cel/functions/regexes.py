@@ -26,7 +26,7 @@ _INSTRUCTION_COST: Final = 10
 
 
 def compile_regex(pattern: str) -> Any:
-    """Compile with a cache; raises CelFailed with Go's text."""
+    """Compile a pattern, with a cache. Raises: CelFailed with Go's text."""
     found = _remembered(pattern)
     if found.compiled is None:
         raise CelFailed(found.error_text(pattern))
@@ -34,7 +34,7 @@ def compile_regex(pattern: str) -> Any:
 
 
 def compile_work(pattern: str) -> int:
-    """Return the compile time of a pattern in microseconds; it may be invalid."""
+    """Return the compile time of a pattern, even an invalid one, in microseconds."""
     return _remembered(pattern).instructions // 2
 
 
@@ -46,7 +46,7 @@ def _remembered(pattern: str) -> Regex:
 
 
 def charge_regex(meter: Meter, text: str, compiled: Any) -> None:
-    """Charge a tenth of the text length times the size of the program.
+    """Charge a tenth of the text's length times the size of the program.
 
     cel-go charges a quarter of the expression's length, but ``x{1000}`` is short; at
     worst RE2 visits every state for every character.

@@ -72,7 +72,7 @@ def _last_index_of(meter: Meter, text: str, part: str) -> int:
 def _last_index_before(meter: Meter, text: str, part: str, offset: int) -> int:
     _charge_search(meter, text, part)
     if not part:
-        # KYVERNO: as above.
+        # KYVERNO: as in _index_of.
         return offset
     if offset < 0:
         raise _out_of_range(offset)

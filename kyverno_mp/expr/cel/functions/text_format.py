@@ -70,7 +70,7 @@ class Clause:
 
 
 def clauses(text: str) -> Iterator[str | Clause]:
-    """Yield the literal pieces and the clauses of a format; stop at a bad clause."""
+    """Yield the literal pieces and the clauses of a format, up to an invalid clause."""
     at = 0
     while (mark := text.find("%", at)) >= 0:
         yield text[at:mark]
@@ -161,7 +161,7 @@ def _floating(letter: str, precision: int, value: Value) -> str:
         return "∞" if number > 0 else "-∞"
     if letter == "f":
         return f"{number:,.{precision}f}"
-    # KYVERNO: the precision of %e is used as a width.
+    # KYVERNO: cel-go uses the precision of %e as a width.
     mantissa, _, exponent = f"{number:.{_PRECISION}e}".partition("e")
     return f"{mantissa}\u00d710{exponent.lstrip('+').translate(_RAISED)}"
 

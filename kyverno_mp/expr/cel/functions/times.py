@@ -39,7 +39,7 @@ _CYCLE: Final = 146_097 * 86_400
 _TEXT_MAX: Final = 256
 """The maximum length of a timestamp or duration; real ones are much shorter."""
 _ZONE_COST: Final = 8_000
-"""Looking up a zone in the system's files takes about 400 microseconds."""
+"""Loading a zone from the system's files takes about 400 microseconds."""
 _SHOWN_COST: Final = 150
 _PARSED_COST: Final = 800
 _zones: "dict[str, ZoneInfo | int | str | None]" = {}

@@ -31,7 +31,7 @@ class Semver(NamedTuple):
 
 
 def _normalised(text: str) -> str:
-    """Strip a leading ``v`` and zeros, pad missing parts; "" if this is impossible."""
+    """Strip a leading ``v`` and leading zeros, and pad missing parts."""
     parts = text.removeprefix("v").split(".", 2)
     for position, part in enumerate(parts):
         if len(part.encode()) > 1:

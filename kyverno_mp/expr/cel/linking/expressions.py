@@ -88,7 +88,7 @@ class Linker:
     # Names.
 
     def slot(self, name: str) -> int:
-        """Return the slot of a name, 0 if it is not bound."""
+        """Return the slot of a name; 0 if the name is not bound."""
         for position in range(len(self._locals) - 1, -1, -1):
             if self._locals[position] == name:
                 return self._first_local + position
@@ -114,7 +114,7 @@ class Linker:
         return first
 
     def unbind(self, names: tuple[str, ...]) -> None:
-        """Remove the names bound last."""
+        """Remove the most recently bound names."""
         del self._locals[-len(names) :]
 
     # Costs.

@@ -17,7 +17,7 @@ from kyverno_mp.expr.cel.syntax.names import qualified_name
 from kyverno_mp.expr.cel.values import TypeValue, Uint, Value
 
 Frame: TypeAlias = list[Any]
-"""The Meter, the variables, the bound names."""
+"""The Meter, the variables and the bound names."""
 Run: TypeAlias = Callable[[Frame], Value]
 
 _NAMES_OF_TYPES: Final = {
@@ -40,7 +40,7 @@ class Linker(Protocol):
     """The cost of the unconditional parts linked so far."""
 
     def slot(self, name: str) -> int:
-        """Return the slot of a name, 0 if it is not bound."""
+        """Return the slot of a name; 0 if the name is not bound."""
 
     def is_record(self, name: str) -> bool:
         """Return whether the value of a name is a Record."""
@@ -52,7 +52,7 @@ class Linker(Protocol):
         """Bind names to new slots and return the first slot."""
 
     def unbind(self, names: tuple[str, ...]) -> None:
-        """Remove the names bound last."""
+        """Remove the most recently bound names."""
 
     def block(self, node: Node) -> tuple[Run, int]:
         """Link a part that may run any number of times; return its cost separately."""
@@ -65,7 +65,7 @@ class Linker(Protocol):
 
 
 def constant(value: Value) -> Run:
-    """Return a closure that returns a value, which must not be changed."""
+    """Return a closure that returns ``value``, which callers must not change."""
     return lambda _s: value
 
 

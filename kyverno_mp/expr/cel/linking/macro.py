@@ -63,7 +63,7 @@ def link_macro(linker: Linker, node: Macro) -> Run:
 
 
 class _Loop:
-    """The range of a comprehension, the slots of its names, the cost per iteration."""
+    """The range of a comprehension, the slots of its names, and the iteration cost."""
 
     __slots__ = ("cost", "run", "slot", "two")
 
@@ -74,7 +74,7 @@ class _Loop:
         self.two = two
 
     def items(self, s: Frame) -> Any:
-        """Charge for the items and return them; pairs if the macro has two names."""
+        """Charge for the items and return them, as pairs if the macro has two names."""
         value = self.run(s)
         kind = value.__class__
         if kind is not list and kind is not dict:

@@ -45,13 +45,13 @@ from kyverno_mp.expr.cel.values import (
 
 
 def link_operator(linker: Linker, node: Call) -> Run | None:
-    """Link an operator; None when ``node`` is a plain function."""
+    """Link an operator; return None if ``node`` is a plain function."""
     special = _OPERATORS.get(node.function)
     return special(linker, node) if special is not None else None
 
 
 def link_member(linker: Linker, node: Call) -> Run | None:
-    """Link a member that has a specialised closure; None if there is none."""
+    """Link a member function with a specialised closure; otherwise return None."""
     special = _MEMBERS.get((node.function, len(node.args)))
     return special(linker, node) if special is not None else None
 

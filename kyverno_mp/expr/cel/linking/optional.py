@@ -117,7 +117,7 @@ def link_optional(linker: Linker, node: Node) -> Run:
     def presence(s: Frame) -> Value:
         value = run(s)
         if value.__class__ is not Optional:
-            # KYVERNO: the macro first calls hasValue on the target.
+            # KYVERNO: the error names hasValue, which the macro calls first.
             raise no_overload("hasValue", value)
         return value.value if value.present else ABSENT
 

@@ -29,7 +29,7 @@ from kyverno_mp.expr.cel.values import (
 )
 
 ABSENT: Final[Any] = object()
-"""The result of the closures of ``link_presence`` for a missing field."""
+"""The result for a missing field in closures of ``link_presence``."""
 
 
 def link_select(linker: Linker, node: Select) -> Run:

@@ -48,7 +48,7 @@ class Program:
         self._bound = [None] * (size - variables - 1)
 
     def evaluate(self, values: Sequence[Value], meter: Meter) -> Value:
-        """Evaluate with the values of the variables, in the order of the environment.
+        """Evaluate with the variables' values, in the order of the environment.
 
         Raises: ExpressionFailed with cel-go's text, BudgetExceeded.
         """

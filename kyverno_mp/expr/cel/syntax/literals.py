@@ -91,7 +91,7 @@ _PRINTED: Final[dict[str, frozenset[str]]] = {
 def format_problems(
     call: Call, members: Mapping[int, Type]
 ) -> Iterator[tuple[int, str]]:
-    """Yield position and text of the errors in ``"...".format([...])``.
+    """Yield the position and the text of each error in ``"...".format([...])``.
 
     ``members``: the types of all nodes in the list, by identity. Values that are not
     literals are checked at run time.
@@ -147,7 +147,7 @@ def _misfit(letter: str, node: Node, members: Mapping[int, Type]) -> Node | None
 
 
 class Literals:
-    """The literals of one expression, noted by the type checker.
+    """The literals of one expression, recorded by the type checker.
 
     ``formats_open``: how many calls of ``format`` contain the current node. Inside such
     a call, the list of arguments may mix types, and its members are checked against the

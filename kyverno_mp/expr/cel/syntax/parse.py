@@ -147,7 +147,7 @@ class _Parser:
         return self._next()
 
     def _close(self, sign: str) -> None:
-        """Consume the sign that ends a list; a comma would continue the list."""
+        """Consume the sign that ends a list; a comma is also expected here."""
         if not self._take(sign):
             raise self._unexpected(sign, ",")
 
@@ -379,7 +379,7 @@ class _Parser:
 
 
 def _dotted(node: Node) -> str:
-    """Return ``a.b.c`` for plain selections on a name, "" for other nodes."""
+    """Return ``a.b.c`` for plain selections on a name; "" for other nodes."""
     parts = []
     while type(node) is Select and not (node.test or node.optional):
         parts.append(node.field)

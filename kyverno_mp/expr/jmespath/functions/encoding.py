@@ -29,7 +29,7 @@ _ALPHABET: Final = frozenset(
 _QUANTUM: Final = 4
 _RUNE_BYTES_MAX: Final = 4
 _DECODED_PER_STEP: Final = 16
-"""Characters of JSON, or bytes of invalid UTF-8, that are decoded per step."""
+"""The number of JSON characters, or bytes of invalid UTF-8, decoded per step."""
 _PORTION: Final = 16 * 1024
 
 
@@ -89,7 +89,7 @@ def _corrupt_position(data: bytes, runtime: Runtime) -> int:
 
 
 def _read_quantum(data: bytes, position: int) -> tuple[int, int] | None:
-    """Read four characters; return the next position, and the bad byte or -1."""
+    """Read four characters; return the next position and the invalid byte's, or -1."""
     count = 0
     while count < _QUANTUM:
         if position == len(data):

@@ -50,8 +50,8 @@ class FunctionEntry(NamedTuple):
     optional: int = 0
     """The number of optional last arguments."""
     effects: int = EFFECT_PURE
-    """Its external effects; a function that may block calls Runtime.before_waiting
-    first."""
+    """The function's external effects; a function that may block first calls
+    Runtime.before_waiting."""
 
 
 _FAST: Final[dict[str, frozenset[type]]] = {

@@ -43,7 +43,7 @@ in every state."""
 
 
 def compile_regex(runtime: Runtime, pattern: str, *, captures: bool = True) -> Any:
-    """Compile, and charge the caller; see values/go/regex.py.
+    """Compile a pattern, and charge the caller; see values/go/regex.py.
 
     Shape: a compiled pattern, or ``error parsing regexp: ...`` as str.
     """

@@ -32,7 +32,7 @@ from kyverno_mp.values.semver import ZERO, parse_range, parse_version
 from kyverno_mp.values.wildcard import matches
 
 _PORTION: Final = 16 * 1024
-"""Characters that a loop reads between two charges."""
+"""The number of characters that a loop reads between two charges."""
 _REPLACED_PER_STEP: Final = 16
 _TEXT_BYTES: Final = 56
 """The memory of a string in addition to its characters."""

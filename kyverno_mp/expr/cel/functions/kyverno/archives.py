@@ -27,7 +27,7 @@ _HEADER_BYTES: Final = 10
 _PORTION: Final = 16 * 1024
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _WORKSPACE_BYTES: Final = 300 * 1024
-"""The tables of one compressor or decompressor."""
+"""The memory for the tables of one compressor or decompressor."""
 _WORKSPACE_COST: Final = 2_000
 
 
@@ -54,7 +54,7 @@ def _problem(data: bytes, reason: str) -> CelFailed:
 
 
 def _decompress(meter: Meter, data: bytes) -> str:
-    """Return the text; each portion is charged before the next one is unpacked."""
+    """Return the decompressed text; each portion is charged before it is unpacked."""
     meter.charge(_WORKSPACE_COST)
     meter.hold(_WORKSPACE_BYTES)
     parts: list[bytes] = []

@@ -72,7 +72,7 @@ def _decode(meter: Meter, text: str) -> Value:
     except ExpressionFailed as error:
         raise CelFailed(error.message.partition(": error parsing")[0]) from error
     if "SerialNumber" not in found:
-        return found  # a request
+        return found  # A certificate request.
     return {name: found.get(name) for name in _KEPT}
 
 

@@ -40,14 +40,14 @@ _SCALARS: Final = frozenset({type(None), bool, int, float, str})
 
 
 class JsonTexts:
-    """The value of ``json``."""
+    """The value of the variable ``json``."""
 
     __slots__ = ()
     type_name = "json.Json"
 
 
 class YamlTexts:
-    """The value of ``yaml``."""
+    """The value of the variable ``yaml``."""
 
     __slots__ = ()
     type_name = "yaml.Yaml"

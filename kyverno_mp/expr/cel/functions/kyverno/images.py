@@ -71,7 +71,7 @@ def _digested(text: str) -> ImageReference | None:
 
 
 def _repository(text: str) -> tuple[str, str] | None:
-    """Return registry and repository."""
+    """Return the registry and the repository."""
     head, slash, rest = text.partition("/")
     registry, path = "", text
     # KYVERNO: ``localhost`` without a dot or a port is a part of the path.

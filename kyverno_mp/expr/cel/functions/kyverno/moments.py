@@ -39,7 +39,7 @@ def _now(meter: Meter) -> Timestamp:
 
 
 def _truncated(_meter: Meter, moment: Timestamp, step: Duration) -> Timestamp:
-    """Round down, as Go does; a step that is not positive changes nothing."""
+    """Round down, as Go does; a step of zero or less changes nothing."""
     if step.ns <= 0:
         return moment
     rest = (moment.ns - _ZERO_NS) % step.ns
