@@ -1,4 +1,4 @@
-"""Parse a deletion budget: a number of objects, or a percentage of the matched ones.
+"""Parse a deletion budget: a number or a percentage of the matched objects.
 
 Room: values. Takes: a string. Gives: Budget; None means no budget. Next:
 settings/texts.py, cleanup/policy.py. May touch: nothing outside its arguments.

@@ -1,8 +1,8 @@
-"""Parse the schedule of a clean-up policy and compute when it runs next.
+"""Parse the schedule of a clean-up policy and compute its next run.
 
-Room: values. Takes: a cron text, an instant in Unix seconds. Gives: Schedule, whose
-``next_s`` returns the following instant. Next: policy/checks/cleanup.py rejects strings
-that do not parse; the room cleanup schedules policies with the same parser.
+Room: values. Takes: a cron expression, an instant in Unix seconds. Gives: Schedule,
+whose ``next_s`` returns the following instant. Next: policy/checks/cleanup.py rejects
+strings that do not parse; the room cleanup schedules policies with the same parser.
 May touch: the time zone database (zoneinfo); the current time is passed in.
 Source: docs/behaviour/controllers 7 (Cron); robfig/cron v3.0.1 parser.go, spec.go,
 constantdelay.go.

@@ -1,4 +1,4 @@
-"""Estimate the work and memory that values take, so that it can be charged first.
+"""Estimate the work and memory for values, so that both can be charged in advance.
 
 Room: values. Takes: strings, patterns, JSON data. Gives: steps (at most half a
 microsecond of one core each) and bytes. Next: expr/scope, and all code that charges

@@ -1,7 +1,7 @@
-"""Read paths of fields of kinds: ``Kind:path.of.fields``, ``[]`` for each element.
+"""Parse the field paths of kinds: ``Kind:path.of.fields``, ``[]`` for each element.
 
-Room: values. Takes: a comma list. Gives: FieldPath records, or the error message for an
-invalid list.
+Room: values. Takes: a comma-separated list. Gives: FieldPath records, or the error
+message for an invalid list.
 Next: settings/texts.py checks the setting; webhook/recording uses the paths.
 May touch: nothing outside its arguments.
 """

@@ -1,7 +1,7 @@
 """Define the interface that charges work on JSON values to a budget.
 
-Room: values. Takes: nothing. Gives: Spender, FREE, count_nodes. Next: json_equal,
-json_patch, strategic_merge, json_diff; expr/scope.Runtime is a Spender.
+Room: values. Takes: nothing. Gives: Spender, FREE, the costs of containers. Next:
+json_equal, json_patch, strategic_merge, json_diff; expr/scope.Runtime is a Spender.
 May touch: nothing outside its arguments.
 """
 

@@ -1,4 +1,4 @@
-"""Compile nodes to closures that decide as much as possible at link time.
+"""Compile nodes to closures, deciding as much as possible at link time.
 
 Room: expr. Takes: nodes.Node. Gives: Query, ``query(runtime, input) -> Json``.
 Next: template, conditions, program/context/rule_context, assertion.

@@ -1,4 +1,4 @@
-"""Evaluate a pattern on a resource like Kyverno, with path and error message.
+"""Evaluate a pattern on a resource as Kyverno does, with path and error message.
 
 Room: expr.pattern. Takes: Pattern and a resource. Gives: PatternVerdict. Slower than
 fast.py, but with the same result. Next: program/bodies/pattern.

@@ -1,6 +1,6 @@
 """Find ``{{ }}`` in a string like Kyverno's regular expressions.
 
-Room: expr. Takes: text. Gives: FoundVariables and their queries. Next: document,
+Room: expr. Takes: text. Gives: FoundVariable records and their queries. Next: document,
 expand.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 3.1; Kyverno pkg/engine/variables/regex/vars.go.

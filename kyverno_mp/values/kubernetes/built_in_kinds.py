@@ -1,4 +1,4 @@
-"""List the kinds of every cluster with Kyverno: names, scope, subresources.
+"""List the kinds that every cluster with Kyverno has: names, scope, subresources.
 
 Room: values. Takes: nothing. Gives: ApiResource, BUILT_IN. Next: policy/ports.py, for
 use without a cluster. May touch: nothing outside its arguments.

@@ -1,7 +1,7 @@
 """Decode the schemas of the API server's OpenAPI v3 documents.
 
-Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents it lists. Gives:
-Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
+Room: values. Takes: the bytes of ``/openapi/v3`` and of the documents listed there.
+Gives: Schema, Schemas of one group and version. Next: expr/cel/schema_types.py (types),
 values/typed/custom.py (merges), egress/schemas.py (requests).
 May touch: nothing outside its arguments.
 Source: Kubernetes OpenAPI v3; apiserver pkg/cel/openapi/resolver (references).

@@ -1,4 +1,4 @@
-"""Compute a small RFC 6902 patch from one JSON value to another.
+"""Compute a small RFC 6902 patch that turns one JSON value into another.
 
 Room: values. Takes: two values. Gives: operations (add, remove, replace).
 Next: program/mutation. May touch: nothing outside its arguments.

@@ -2,7 +2,7 @@
 
 Room: values. Takes: the elements of object and patch, a function that merges two
 elements with the same key. Gives: the merged list. Next:
-values/patches/strategic_merge. May touch: the lists handed to it, which are the
+values/patches/strategic_merge. May touch: the lists passed to it, which are the
 caller's copies.
 Source: docs/behaviour/engine 7.3; kyaml v0.21.1 walk/associative_sequence, fns
 ElementSetter.

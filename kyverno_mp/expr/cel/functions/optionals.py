@@ -1,9 +1,9 @@
 """Implement optional values.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS; ``or`` and ``orValue``, whose
-argument is evaluated only when needed, are linked in expr/cel/linking/expressions.py.
+argument is evaluated only when needed, are linked in expr/cel/linking/optional.py.
 Next: expr/cel/catalogue.py. May touch: nothing outside its arguments. Source: cel-go
-expr/cel/library.go, optionals.
+cel/library.go, optionals.
 """
 
 from typing import Final

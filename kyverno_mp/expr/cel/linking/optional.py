@@ -3,7 +3,7 @@
 Room: expr. Takes: the Linker and a Call. Gives: closures. Next:
 expr/cel/linking/operator.py, expr/cel/linking/macro.py. May touch: nothing outside its
 arguments.
-Source: cel-go expr/cel/library.go (optional types); docs/behaviour/cel 12c.
+Source: cel-go cel/library.go (optional types); docs/behaviour/cel 12c.
 """
 
 from typing import Any

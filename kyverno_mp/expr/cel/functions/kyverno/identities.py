@@ -1,4 +1,4 @@
-"""Implement names of service accounts.
+"""Implement the parsing of service account names.
 
 Room: expr. Takes: Meter and values. Gives: OVERLOADS, RECORDS. Next:
 expr/cel/catalogue.py. May touch: nothing outside its arguments.
