@@ -51,7 +51,7 @@ class GoStrings(GoSlice, GoValue):
 
 
 class GoMap(dict[str, Json], GoValue):
-    """A map with one value type, which is no object in JMESPath; nil if empty."""
+    """A map with one value type, which is not an object in JMESPath; nil if empty."""
 
     __slots__ = ("go_name",)
 

@@ -60,7 +60,7 @@ _LATER: Final = frozenset(
 
 
 def declarations() -> Iterator[Declaration]:
-    """Yield all declarations; those that linking/ implements have no function."""
+    """Yield all declarations; functions implemented in linking/ have no callable."""
     yield from _built_in()
     yield from _built_in_later()
     for module in (

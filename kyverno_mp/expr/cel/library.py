@@ -17,7 +17,7 @@ Implementation: TypeAlias = Callable[..., Any]
 
 
 class Declaration(NamedTuple):
-    """An overload declared in functions/; linking/ may implement its function."""
+    """An overload declared in functions/; some are implemented in linking/ instead."""
 
     signature: str
     implementation: Implementation | None

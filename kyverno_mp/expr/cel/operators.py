@@ -90,7 +90,7 @@ def _descend(meter: Meter, size: int, depth: int) -> None:
 
 
 def has_key(mapping: dict[Value, Value], key: Value) -> bool:
-    """Return whether a map has a key; numbers match by value, a bool is no number."""
+    """Return whether a map has a key; numbers match by value, unlike bools."""
     kind = key.__class__
     if kind is str:
         return key in mapping
@@ -171,7 +171,7 @@ def compare(left: Value, right: Value, sign: str = "") -> int:
         if sign and kind not in _ORDERED and kind not in _NUMBERS:
             raise no_order(sign)
         raise CelFailed("no such overload")
-    # Go compares the bytes of UTF-8, which gives the order of the code points.
+    # Go compares UTF-8 bytes, which yields the order of the code points.
     if left < right:
         return -1
     return 1 if right < left else 0

@@ -111,7 +111,7 @@ class SchemaRecords:
         """Return the type of a kind; ``name``: the name of its schema.
 
         KYVERNO: upstream appends the current nanoseconds to the kind's name to make the
-        type name unique; here it is a number that counts up.
+        type name unique; here it is a sequence number.
         """
         self._roots += 1
         place = _followed(_Place(schemas, schemas[name], frozenset({name})))

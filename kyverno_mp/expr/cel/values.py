@@ -55,7 +55,7 @@ class Uint(int):
 class Timestamp:
     """Nanoseconds since the Unix epoch.
 
-    ``offset_s``: the zone offset of its text form; everything else is in UTC.
+    ``offset_s``: the zone offset in its text form; everything else is in UTC.
     """
 
     __slots__ = ("ns", "offset_s")

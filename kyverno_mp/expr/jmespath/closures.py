@@ -358,7 +358,7 @@ def multi_fields(names: list[str]) -> Closure:
 
 
 def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closure:
-    """Collect values into a list; ``of_null``: do so for null, too."""
+    """Collect values into a list; ``of_null``: even if the current value is null."""
 
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:
@@ -372,7 +372,7 @@ def multi_list(closures: tuple[Closure, ...], *, of_null: bool = False) -> Closu
 def multi_hash(
     closures: tuple[tuple[str, Closure], ...], *, of_null: bool = False
 ) -> Closure:
-    """Collect values into an object; ``of_null``: do so for null, too."""
+    """Collect values into an object; ``of_null``: even if the current value is null."""
 
     def collect(runtime: Runtime, current: Json) -> Json:
         if current is None and not of_null:

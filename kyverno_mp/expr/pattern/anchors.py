@@ -36,7 +36,7 @@ _FIRST_PHASE: Final = frozenset((CONDITION, EQUALITY, EXISTENCE, NEGATION))
 def parse_anchor(text: str) -> tuple[str, str] | None:
     """Split a key into modifier and key; None if it is not an anchor.
 
-    Shape: ``=(spec)`` gives ("=", "spec"); ``(spec)`` gives ("", "spec").
+    Shape: ``=(spec)`` becomes ("=", "spec"); ``(spec)`` becomes ("", "spec").
     """
     trimmed = text.strip(GO_SPACE)
     if not trimmed.endswith(")") or "\n" in trimmed:

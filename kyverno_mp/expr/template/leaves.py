@@ -44,7 +44,7 @@ class Leaves(NamedTuple):
 
 
 class _Shapeless(Exception):
-    """Keys contain variables, or the document is broken."""
+    """The shape is not constant: a key has a variable, or the document is broken."""
 
 
 def link_leaves(document: Document) -> Leaves | None:

@@ -88,7 +88,7 @@ def sprint(value: Json, charge: Charge | None = None) -> str:
 def _digits(value: float) -> tuple[str, str, int]:
     """Split a finite float into sign, shortest digits and decimal exponent.
 
-    Shape: 1234.5 gives ``("", "12345", 3)``, i.e. 1.2345 times 10**3.
+    Shape: 1234.5 becomes ``("", "12345", 3)``, i.e. 1.2345 times 10**3.
     """
     mantissa, _, exponent = repr_e(value).partition("e")
     sign = ""

@@ -141,7 +141,7 @@ def _with_registry(image: str, default_registry: str) -> str:
 
 
 def _parts(full: str) -> tuple[str, str, str, str]:
-    """Return domain, path, tag and digest; raises ValueError with Go's text."""
+    """Return domain, path, tag and digest. Raises: ValueError with Go's text."""
     match = _REFERENCE.fullmatch(full)
     if match is None:
         lower = _REFERENCE.fullmatch(full.lower())

@@ -16,8 +16,8 @@ Operation = dict[str, Json]
 _ABSENT: Final[Json] = object()
 _HOLDERS: Final = frozenset({dict, list})
 _SHORT: Final = 32
-"""PERF: comparing up to this many entries is covered by the steps that the policies
-spent."""
+"""PERF: comparing up to this many entries is covered by the steps already charged to
+the policies."""
 _FEW: Final = 8
 _MADE_STEPS: Final = 4
 _STEPS_AT_ONCE: Final = 64

@@ -2,7 +2,7 @@
 
 Room: values. Takes: pointers, values. Gives: paths through containers.
 Next: values/patches/json_patch. May touch: nothing outside its arguments.
-Source: RFC 6901; the messages are those of evanphx/json-patch v5.9.
+Source: RFC 6901; messages as in evanphx/json-patch v5.9.
 """
 
 import re

@@ -60,7 +60,7 @@ def _last(_meter: Meter, items: list[Value]) -> Optional:
 
 
 def _unwrap(meter: Meter, items: list[Value]) -> list[Value]:
-    """Return the values of those optionals that have a value."""
+    """Return the values of all optionals that have a value."""
     meter.charge(_ITEM_COST * len(items))
     meter.charge_bytes(POINTER_BYTES * len(items))
     for item in items:

@@ -1,8 +1,8 @@
 """Define the parts that linking CEL shares: frames, closures, and the Linker protocol.
 
-Room: expr. Takes: literals and names of nodes. Gives: Frame, Run, constant, and
-Linker: what expr/cel/linking/path.py, expr/cel/linking/operator.py and
-expr/cel/linking/macro.py need from expr/cel/linking/expressions.py. May touch: nothing
+Room: expr. Takes: literals and names of nodes. Gives: Frame, Run, constant, and Linker,
+the part of expr/cel/linking/expressions.py that expr/cel/linking/path.py,
+expr/cel/linking/operator.py and expr/cel/linking/macro.py need. May touch: nothing
 outside its arguments.
 Source: cel-go interpreter/planner.go.
 """

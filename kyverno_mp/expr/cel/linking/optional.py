@@ -26,8 +26,8 @@ from kyverno_mp.expr.cel.values import NO_VALUE, Optional, Value
 def found_in(container: Value, key: Value) -> Value:
     """Evaluate ``container[?key]``: the value or ABSENT.
 
-    KYVERNO: a value that is no container counts as one without the key, as in
-    ``path.find``.
+    KYVERNO: a value that is not a container counts as a container without the key, as
+    in ``path.find``.
     """
     kind = container.__class__
     if kind is not Optional:
@@ -109,7 +109,7 @@ def _chain_or_literal(linker: Linker, node: Call, literal: Value) -> Run:
 
 
 def link_optional(linker: Linker, node: Node) -> Run:
-    """Link a target that must be an optional to a closure of its value or ABSENT."""
+    """Link a target that must be an optional; the closure returns value or ABSENT."""
     if is_chain(node):
         return link_presence(linker, node)
     run = linker.link(node)

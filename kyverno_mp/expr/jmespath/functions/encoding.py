@@ -89,7 +89,7 @@ def _corrupt_position(data: bytes, runtime: Runtime) -> int:
 
 
 def _read_quantum(data: bytes, position: int) -> tuple[int, int] | None:
-    """Read four characters; return the next position and the invalid byte's, or -1."""
+    """Read four characters; return the next position, and the error position or -1."""
     count = 0
     while count < _QUANTUM:
         if position == len(data):

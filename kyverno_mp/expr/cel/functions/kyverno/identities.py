@@ -26,7 +26,7 @@ RECORDS: Final[dict[str, dict[str, Type]]] = {
 
 
 def _service_account(meter: Meter, user: str) -> dict[str, Value]:
-    """Return Name and Namespace; both are empty if the user is no service account."""
+    """Return Name and Namespace; both are empty for other users."""
     meter.charge_bytes(LIST_BYTES + 2 * ENTRY_BYTES + 2 * text_bytes(len(user), user))
     namespace, colon, name = user.removeprefix(_PREFIX).partition(":")
     if not (colon and user.startswith(_PREFIX)):

@@ -26,7 +26,7 @@ _ZERO_NS: Final = -62_135_596_800 * 10**9
 
 
 def _runtime(meter: Meter) -> Runtime:
-    """Return the rule's Runtime; a constant has none, so it raises CelFailed."""
+    """Return the rule's Runtime. Raises: CelFailed in constants, which have none."""
     budget = meter.budget
     if not isinstance(budget, Runtime):
         raise CelFailed("neither the time nor random values are available here")
