@@ -316,7 +316,7 @@ class Runtime:
 
     def charge_items(self, count: int) -> None:
         """Charge a new list: a step and a pointer per item."""
-        # PERF: ``charge`` inlined; steps limit the memory of short lists.
+        # PERF: ``charge`` is inlined; steps limit the memory of short lists.
         left = self.steps_left = self.steps_left - count
         if left <= self._check_below:
             self._check(left)

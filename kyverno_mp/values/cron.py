@@ -84,7 +84,7 @@ class _Field:
 class Calendar:
     """Five fields in a time zone; days of the month and of the week are combined.
 
-    If one of these two is ``*``, a day must match both fields, otherwise at least one.
+    If one of these fields is ``*``, a day must match both, otherwise at least one.
     """
 
     minutes: _Field

@@ -210,7 +210,7 @@ class Substitution:
         return first if _less_specific(first, second) else second
 
     def apply(self, given: Type, *, final: bool = False) -> Type:
-        """Replace variables by their bindings; ``final``: unbound variables by dyn."""
+        """Replace variables with their bindings; ``final``: unbound ones with dyn."""
         self._allowance.spend()
         found = self._found.get(given) if given.kind == "param" else None
         if found is not None:

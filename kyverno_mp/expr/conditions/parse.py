@@ -21,7 +21,8 @@ def parse_conditions(
     ``of_exception``: the conditions of an exception, which differ in the order of
     evaluation and for ``any: []``.
 
-    Raises: PolicyInvalid for another shape, ExpressionInvalid for too deep nesting.
+    Raises: PolicyInvalid for another shape, ExpressionInvalid if it is nested too
+    deeply.
     """
     if raw is None:
         return Conditions(of_exception=of_exception)

@@ -144,7 +144,7 @@ def _own_holder(
 
 
 def _put(holder: Json, key: str, index: int, value: Json) -> bool:
-    """Add to a list; return whether that was possible."""
+    """Add to a list; return False if that is not possible."""
     if type(holder) is not list:
         return False
     if key == _END:

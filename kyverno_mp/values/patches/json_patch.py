@@ -416,7 +416,7 @@ def _move(document: Json, operation: Operation, spend: Spender) -> Json:
     if problem:
         raise failed(f"error in move for path: '{key}': {problem}")
     document = _removed(document, tokens, spend)
-    # KYVERNO: engine 7.4 - a destination of "" is the key "" of the object.
+    # KYVERNO: engine 7.4 - a destination of "" means the object's key "".
     places = [""] if path == "" else tokens_of(path) or []
     return _add_at(
         way_to(document, places),
@@ -442,7 +442,7 @@ def _copy(document: Json, operation: Operation, spend: Spender) -> Json:
     if problem:
         raise failed(f"error in copy for from: '{source}': {problem}")
     _check_count(value, spend)
-    # KYVERNO: engine 7.4 - a destination of "" is the key "" of the object.
+    # KYVERNO: engine 7.4 - a destination of "" means the object's key "".
     places = [""] if path == "" else tokens_of(path) or []
     return _add_at(
         way_to(document, places),

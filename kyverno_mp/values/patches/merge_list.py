@@ -222,7 +222,7 @@ def _find(elements: list[Json], asked: list[tuple[str, str]]) -> int:
 def set_element(
     elements: list[Json], element: Json, keys: Sequence[str], values: Sequence[str]
 ) -> None:
-    """Replace the matching elements by ``element``, or append it; ABSENT deletes them.
+    """Replace the matching elements with ``element``, or append it; ABSENT deletes.
 
     KYVERNO: an empty value matches every element that has the key, and a key without a
     value matches the same elements as the previous key.

@@ -16,7 +16,8 @@ from kyverno_mp.values.go.regex import compile_regex as remembered
 
 _MET_MAX: Final = 64
 SEARCH_COST: Final = 220
-"""The cost of one search in a short string; RE2's binding is written in Python."""
+"""The cost of one search in a short string; it is high because RE2's binding is written
+in Python."""
 COMPILE_COST: Final = 40
 """The cost of compiling one character of an expression."""
 _TOO_LARGE: Final = "error parsing regexp: expression too large"
