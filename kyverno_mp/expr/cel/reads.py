@@ -146,7 +146,7 @@ def _indexed(operand: Node, index: Node, names: Names, variables: Variables) -> 
 
 
 def _added(args: tuple[Node, ...], names: Names, variables: Variables) -> Found:
-    """Return the elements of both lists; extracts keep scalar operands in any case."""
+    """Return the elements of both lists; scalars need no marks, extracts keep them."""
     found = [follow_cel(one, names, variables) for one in args]
     return Found(items=tuple(one.elements() for one in found))
 

@@ -36,7 +36,7 @@ def equals(key: Json, value: Json) -> bool:
 
 
 def not_equals(key: Json, value: Json) -> bool:
-    """Return whether key NotEquals value, which is not always ``not equals``."""
+    """Return whether key NotEquals value; it is not always the negation of Equals."""
     kind = type(key)
     if kind is str:
         # KYVERNO: a quantity is neither equal nor unequal to a string that is not a

@@ -208,7 +208,7 @@ def _host_problem(host: str) -> str:
 
 
 def _zone_problem(zone: str) -> str:
-    """Return Go's error for a zone, in which more characters can be escaped."""
+    """Return Go's error for a zone, which allows more escapes than a host does."""
     bad = _bad_escape(zone)
     if bad:
         return bad
