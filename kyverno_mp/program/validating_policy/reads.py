@@ -1,4 +1,4 @@
-"""Compute which fields of the new object a policy in CEL reads.
+"""Compute which fields of the new object a CEL policy reads.
 
 Room: program. Takes: ValidatingPolicyIR. Gives: Reads of the object, or None for a
 policy that may depend on anything else. Next: group.py.
@@ -19,7 +19,7 @@ from kyverno_mp.program.validating_policy.constraints import is_by_kind
 
 
 def policy_reads(ir: ValidatingPolicyIR) -> Reads | None:
-    """Return the fields of the new object that decide, also about messages."""
+    """Return the fields of the new object that determine the result and its message."""
     if ir.effects != EFFECT_PURE or ir.exceptions or ir.is_json:
         return None
     reads = Reads()
