@@ -135,7 +135,7 @@ class _Run:
             raise ExpressionFailed(error.code, text) from error
 
     def _query(self, entry: Attestor) -> ManifestQuery:
-        """SAFETY: only this entry's options apply; upstream keeps earlier ones, too."""
+        """SAFETY: upstream also applies options of earlier entries; we do not."""
         keys, certificates = entry.keys, entry.certificates
         return ManifestQuery(
             document=self._target,
