@@ -12,7 +12,7 @@ as reading the review: its results are sent, which is cheap and always correct.
 
 Results of deletions are never reported. So a condition with the same result for UPDATE
 and CREATE, such as the usual ``{{ request.operation || 'BACKGROUND' }} NotEquals
-DELETE``, does not count.
+DELETE``, does not count as reading the review.
 """
 
 from collections.abc import Iterable, Iterator

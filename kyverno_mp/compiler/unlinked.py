@@ -40,7 +40,7 @@ from kyverno_mp.policy.cel_kinds.image_validating_policy import IMAGE_POLICY_KIN
 from kyverno_mp.policy.cel_kinds.policies import MUTATING_POLICY_KINDS
 from kyverno_mp.policy.cel_kinds.validating_policy import VALIDATING_POLICY_KINDS
 
-_WHAT: Final = "a rule beyond the memory of its namespace's policies"
+_WHAT: Final = "a rule over the memory limit of its namespace's policies"
 _EVERYTHING: Final = MatchIR(filters=(FilterIR(kinds=(ANY_KIND,)),))
 _NO_ACTION: Final = ActionIR()
 _ANYTHING: Final = ConstraintsIR()

@@ -28,7 +28,7 @@ BY_GROUP: Final = 4
 BY_ROLE: Final = 5
 BY_CLUSTER_ROLE: Final = 6
 BY_ABSENT_USER: Final = 7
-"""Rules found by user info, with a second index entry for requests without (engine
+"""Rules found by user info, with a second entry for requests without user info (engine
 1.6)."""
 BY_NAMESPACE_PREFIX: Final = 8
 BY_NAME_PREFIX: Final = 9
@@ -44,8 +44,8 @@ PREFIX_LENGTH_MAX: Final = 32
 string."""
 
 RULES_PER_POLICY_MAX: Final = 1 << 16
-"""A rule reference: the policy's position, and the rule's position in the lower 16
-bits."""
+"""A rule reference: the policy's position, and in the lower 16 bits the rule's
+position."""
 
 
 class IndexEntryIR(msgspec.Struct, frozen=True, array_like=True):

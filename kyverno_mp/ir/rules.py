@@ -152,7 +152,7 @@ class ManifestsIR(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ValidateIR(msgspec.Struct, frozen=True, array_like=True):
-    """The body of a validate rule; exactly one of the fields for bodies is set."""
+    """The body of a validate rule; exactly one of the bodies is set."""
 
     message: Document | None = None
     raw_message: str = ""

@@ -33,7 +33,7 @@ def _namespace_listed(override: OverrideIR, namespace: str) -> bool:
 def rule_action(
     policy: PolicyIR, rule: RuleIR, namespace: str, labels: Mapping[str, str]
 ) -> str:
-    """Return the action that makes a rule enforcing or auditing.
+    """Return the action of one rule, which makes it enforcing or auditing.
 
     KYVERNO: an override with namespaces and a selector matches if either matches (6.9).
     """

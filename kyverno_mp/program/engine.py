@@ -47,8 +47,8 @@ def link_rule(policy: PolicyIR, rule: RuleIR) -> LinkedRule:
     """Link one rule; rule sources call it when a rule is first needed.
 
     SAFETY: a rule that cannot be linked becomes a separate error. If the whole plan
-    failed, its author could disable the denials of all policies on a path that ignores
-    errors.
+    failed, the rule's author could disable the denials of all policies on a path that
+    ignores errors.
     """
     try:
         linked = LinkedRule(policy, rule)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ConfigMaps(Protocol):
-    """ConfigMaps by namespace and name."""
+    """Port for ConfigMaps by namespace and name."""
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
         """Return the ConfigMap object, e.g. ``{"metadata": .., "data": {..}}``.
@@ -55,7 +55,7 @@ class ApiRequest(NamedTuple):
 
 
 class ApiCalls(Protocol):
-    """Calls to the API server and to allowed services."""
+    """Port for calls to the API server and to allowed services."""
 
     def call(self, request: ApiRequest, deadline_ns: int) -> Json:
         """Return the decoded JSON response.
@@ -65,7 +65,7 @@ class ApiCalls(Protocol):
 
 
 class Images(Protocol):
-    """Image metadata from registries."""
+    """Port for image metadata from registries."""
 
     def image_data(self, reference: str, deadline_ns: int) -> Json:
         """Return the image's metadata.
@@ -265,7 +265,7 @@ class AccessQuery(NamedTuple):
 
 
 class Authority(Protocol):
-    """The cluster's authorizer."""
+    """Port for the cluster's authorizer."""
 
     def may(self, asked: AccessQuery, deadline_ns: int) -> tuple[bool, str]:
         """Return whether access is allowed, and the authorizer's reason.
@@ -278,7 +278,7 @@ class KindScopes(Protocol):
     """Port for the scopes of kinds."""
 
     def is_namespaced(self, group: str, version: str, kind: str) -> bool:
-        """Return the kind's scope. Raises: ExpressionFailed for an unknown kind."""
+        """Return whether the kind is namespaced; raises ExpressionFailed if unknown."""
 
 
 class RuleSettings(NamedTuple):

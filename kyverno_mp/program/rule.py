@@ -206,7 +206,7 @@ class LinkedRule:
         self.bare: Callable[[Json], bool] | None = (
             self.body.static if plain and isinstance(self.body, _PATTERNS) else None
         )
-        """The complete test of a rule that consists of one static pattern without a
+        """The complete test of a rule that is a single static pattern and needs no
         scope."""
         self.light_to = self.body.light_to if isinstance(self.body, _PATTERNS) else 0
         """Maximum size in bytes of a review for which ``bare`` is allowed."""
@@ -300,7 +300,7 @@ class LinkedRule:
         refused = None if self.ir.unsupported else self._gate.refusal(scope)
         keys: tuple[str, ...] = ()
         if refused is not None:
-            # KYVERNO: 0.5 - properties are filled in after the preconditions.
+            # KYVERNO: properties are filled in after the preconditions (0.5).
             outcomes = [refused]
             properties = self._gate.written_properties
         else:

@@ -39,7 +39,7 @@ class LinkedException:
         )
 
     def applies(self, request: Request, scope: RuleContext) -> bool:
-        """Return whether it covers this request; failed conditions count as false."""
+        """Return whether the exception applies; failed conditions count as false."""
         if not (request.namespace_known and self.matcher.matches(request)):
             return False
         if self.conditions is None:

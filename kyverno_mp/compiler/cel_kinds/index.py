@@ -54,7 +54,7 @@ def encode_mutating_policy(compiled: MutatingPolicyIR) -> EncodedPolicy:
 def encode_generating_policy(compiled: GeneratingPolicyIR) -> EncodedPolicy:
     """Encode one policy with its keys. Raises: PolicyInvalid if it cannot be stored.
 
-    A policy that synchronises is called for every operation on its trigger.
+    A policy that synchronises is looked up for every operation on its trigger.
     """
     constraints = compiled.constraints
     if compiled.synchronizes and constraints is not None:

@@ -78,7 +78,8 @@ def review(
     if isinstance(document, MutatingPolicy):
         yield from _mode_problems(document)
     if isinstance(document, DeletingPolicy) and not is_schedule(document.spec.schedule):
-        # KYVERNO: 1.19; 1.18 accepts it and never runs the policy.
+        # KYVERNO: 1.19 rejects an invalid schedule; 1.18 accepts it and never runs the
+        # policy.
         reason = "schedule spec in the deletingPolicy is not in proper cron format"
         path = "spec.schedule"
         given = quote(document.spec.schedule)

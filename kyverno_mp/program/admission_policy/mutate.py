@@ -159,5 +159,5 @@ def patched(resource: dict[str, Json], value: Json, spend: Runtime) -> dict[str,
         text = f"JSON Patch: Unexpected kind: {given[len(known)]['op']}"
         raise ExpressionFailed("cel.patch", text)
     if type(out) is not dict:
-        raise ExpressionFailed("cel.patch", "JSON Patch: the object is no map any more")
+        raise ExpressionFailed("cel.patch", "JSON Patch: the object is no longer a map")
     return out

@@ -42,7 +42,7 @@ def evaluate(
 ) -> tuple[bool, str]:
     """Return (True, "") if all conditions are true, otherwise (False, error).
 
-    A false condition takes precedence over errors; the error is "" then.
+    A false condition takes precedence over errors; in this case the error is "".
     """
     problems: list[str] = []
     for condition in conditions:
@@ -67,8 +67,8 @@ def gated(
     There is no match if a condition is false, fails or does not compile.
 
     SAFETY: a condition that exceeds its budget raises BudgetExceeded instead, which is
-    a policy error: its cost can be higher here than in the API server, which accepted
-    it.
+    a policy error: its cost can be higher here than in the API server, which let the
+    request pass.
     """
     if not conditions:
         return matches

@@ -48,7 +48,7 @@ def cut(message: str) -> str:
     if len(message) <= MESSAGE_CHARACTERS_MAX:
         return message
     left_out = len(message) - MESSAGE_CHARACTERS_MAX
-    return f"{message[:MESSAGE_CHARACTERS_MAX]} ... ({left_out} characters left out)"
+    return f"{message[:MESSAGE_CHARACTERS_MAX]} ... ({left_out} characters omitted)"
 
 
 def shortened(text: str) -> str:

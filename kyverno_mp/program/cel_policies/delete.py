@@ -2,7 +2,7 @@
 
 Room: program. Takes: DeletingPolicyIR linked once; Facts. Gives: ``selects``,
 ``matches``, ``holds``. Next: cli/apply/stages/cel.py, cleanup/deleting.py.
-May touch: the cluster and registries through CEL ports.
+May touch: external systems only through CEL ports.
 Source: docs/behaviour/cel 10.3; Kyverno
 pkg/cel/policies/dpol/{compiler/policy.go,engine/engine.go}.
 """

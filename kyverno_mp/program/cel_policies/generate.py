@@ -65,7 +65,7 @@ class LinkedGeneratingPolicy:
         """
         scope = PolicyScope(facts, shared, self._variables, self.ir.policy.namespace)
         matching = exceptions_of(self._exceptions, scope, facts.runtime)
-        # KYVERNO: the behaviour of 1.19, as for a ValidatingPolicy.
+        # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
         if any(not (one.images or one.allowed_values) for one in matching):
             return exempt(matching, result.GENERATION)
         scope.allow(

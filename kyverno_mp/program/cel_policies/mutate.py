@@ -1,8 +1,8 @@
-"""Mutate objects by MutatingPolicies.
+"""Mutate objects with MutatingPolicies.
 
 Room: program. Takes: MutatingPolicyIR linked once; Facts. Gives: a verdict for the
 policy and each of its autogen copies. Next: cli/apply/stages/cel.py.
-May touch: the cluster and registries through CEL ports.
+May touch: external systems only through CEL ports.
 Source: docs/behaviour/cel 10.1, 12d; Kyverno
 pkg/cel/policies/mpol/{compiler/policy.go,engine/engine.go} at v1.18.2 and (conditions
 of targets, annotations, server-side apply) v1.19.0.
@@ -267,7 +267,7 @@ class LinkedMutatingPolicy:
         Raises: ExpressionFailed, BudgetExceeded.
         """
         matching = exempting(self._exceptions, scope, facts, shared)
-        # KYVERNO: the behaviour of 1.19, as for a ValidatingPolicy.
+        # KYVERNO: this is the behaviour of 1.19, as for a ValidatingPolicy.
         if any(not (one.images or one.allowed_values) for one in matching):
             return Mutated(body.ir.copy, exempt(matching, result.MUTATION))
         scope.allow(

@@ -1,4 +1,4 @@
-"""Mutate one admission request by MutatingPolicies, and collect its triggers.
+"""Mutate one admission request with MutatingPolicies, and collect its triggers.
 
 Room: program. Takes: the linked policies of a path. Gives: MutatingPlan and
 MutatingPlanner, run by webhook/review/cel_mutating.py. Next: mutate.py.

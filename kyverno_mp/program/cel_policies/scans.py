@@ -2,7 +2,7 @@
 
 Room: program. Takes: MutatingPolicyIR; a linked policy and an object. Gives:
 is_scanned, is_derived, scanned_results. Next: reports/plan.py,
-reports/policies/mutating.py. May touch: the cluster and registries through CEL ports.
+reports/policies/mutating.py. May touch: external systems only through CEL ports.
 Source: docs/behaviour/controllers 6.4, 6.6; docs/behaviour/cel 10.1 (background
 report); Kyverno pkg/controllers/report/utils/scanner.go.
 """

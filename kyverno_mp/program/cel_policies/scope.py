@@ -2,7 +2,7 @@
 
 Room: program. Takes: Facts, linked variables. Gives: dialect_of, MutatingScope,
 ``met``, ``exceptions_of``. Next: mutate.py, generate.py, delete.py.
-May touch: the cluster and registries through ports.
+May touch: external systems only through ports.
 Source: docs/behaviour/cel 5, 10; Kyverno
 pkg/cel/policies/{mpol,gpol,dpol}/compiler/policy.go.
 """
@@ -97,7 +97,8 @@ def exempting(
     """Return the exceptions that apply. Raises: the errors of ``met``.
 
     KYVERNO: upstream turns a failed exception into a policy error, so the author of an
-    exception can block all requests that the policy matches. Reviews do not follow it.
+    exception can block all requests that the policy matches. In reviews, we ignore a
+    failed exception instead.
     """
     if facts.faults is None or not linked:
         return exceptions_of(linked, scope, facts.runtime)

@@ -56,7 +56,7 @@ OUT_OF_BUDGET: Final = (
 
 
 NOBODY: Final = Authorizer(nobody_to_ask, {})
-"""The authorizer without a cluster."""
+"""The authorizer used if there is no cluster."""
 _UNKNOWN: Final[Value] = object()
 _KEPT_BYTES_MAX: Final = 64 * 1024
 """Memory limit for values that other rules of the request can reuse."""
@@ -147,8 +147,8 @@ class CelScope(Record):
 
     The scope is itself the value of ``variables``; each variable is evaluated at its
     first use. PERF: the scope is not part of a reference cycle. A cycle would keep
-    every review's data until the worker's rare garbage collections; the cold memory
-    doubled a review's time.
+    every review's data until the worker's rare garbage collections; reading cold memory
+    doubled the time of a review.
     """
 
     __slots__ = ("_budget", "_found", "_runtime", "_shared", "_values", "_variables")

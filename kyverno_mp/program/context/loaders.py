@@ -33,7 +33,7 @@ class LoadingScope(Scope, Protocol):
 
     @property
     def cluster_data(self) -> ClusterData:
-        """The ports."""
+        """The ports for cluster data."""
 
 
 _PARSED_PER_STEP = 4
@@ -72,7 +72,7 @@ def as_read(scope: LoadingScope, value: Json) -> Json:
 
 
 def from_port(call: Callable[[], Json]) -> Json:
-    """Call a port; if it is unavailable, the expression fails, as upstream's does."""
+    """Call a port; if it is unavailable, the expression fails, as in upstream."""
     try:
         return call()
     except DeadlinePassed:
@@ -299,7 +299,7 @@ def link_global_reference(entry: GlobalReferenceEntryIR) -> Load:
 def link_image_registry(entry: ImageRegistryEntryIR) -> Load:
     """Link ``imageRegistry {reference, jmesPath}``."""
     name = entry.name
-    # KYVERNO: the first text lacks its first letter upstream.
+    # KYVERNO: upstream's first message lacks its first letter.
     reference_of = _link_image_part(name, "ailed", entry.reference)
     path_of = (
         _link_image_part(name, "failed", entry.jmes_path)

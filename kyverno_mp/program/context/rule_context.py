@@ -300,7 +300,7 @@ class RuleContext:
         if not loader.loaded:
             if self._nesting >= CONTEXT_NESTING_MAX:
                 raise BudgetExceeded(
-                    "context.nesting", "context entries load one another too deep"
+                    "context.nesting", "context entries are nested too deeply"
                 )
             self._nesting += 1
             self._running = (loader.level, position)

@@ -87,7 +87,7 @@ class _Rule:
             deletes: _of(kind, policy, [self], deletes=deletes)
             for deletes in (False, True)
         }
-        """The trigger if no other rule of the policy applies."""
+        """The Triggered records if no other rule of the policy applies."""
 
 
 def _reads_old(ir: RuleIR) -> bool:

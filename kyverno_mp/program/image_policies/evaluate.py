@@ -3,7 +3,7 @@
 Room: program. Takes: ImageValidatingPolicyIR linked once; Facts, PolicyImages. Gives:
 an Answer for the policy and for each of its autogen copies. Next: plan.py,
 cli/apply/stages/image_policies.py.
-May touch: the cluster and registries through ports.
+May touch: external systems only through ports.
 Source: docs/behaviour/cel 10.4; docs/behaviour/images 8; Kyverno
 pkg/image/verification/evaluator/policy.go, pkg/cel/policies/ivpol/engine/engine.go.
 """
@@ -104,7 +104,7 @@ def _dialect(*, namespaced: bool) -> Dialect:
 
 
 class Answer(NamedTuple):
-    """The verdict of one copy of a policy; None if there is none.
+    """The verdict of one copy of a policy, if the copy has one.
 
     ``is_matched``: the constraints match. ``reasons``: why attestors were rejected.
     """

@@ -139,7 +139,7 @@ class ImagePlan:
         return Verdicts(found, [one.response for one in found])
 
     def unfinished_fails(self) -> bool:
-        """Return whether a policy without a verdict denies by its failurePolicy."""
+        """Return whether a missing verdict denies because of a failurePolicy."""
         return any(map(_fails, self._policies[len(self._done) :]))
 
     def _is_over(self, runtime: Runtime) -> bool:

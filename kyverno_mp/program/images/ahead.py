@@ -5,8 +5,8 @@ BlockReader with cached answers. Next: program/images/rule.
 May touch: registries through program/ports.py, in several threads.
 Source: docs/images.md (number of parallel calls).
 
-Rules then run as before, image by image. The queries sent ahead are those that the rule
-sends if all verifications succeed; the rule sends any other query itself.
+Rules then run image by image. The queries sent ahead are those that the rule sends if
+all verifications succeed; the rule sends any other query itself.
 """
 
 from collections.abc import Callable, Sequence

@@ -57,8 +57,8 @@ def recorded_before(policies: _Policies, context: RequestContext) -> Recorded:
     context.runtime.begin_policy(None, is_tenant=False)
     try:
         for policy, rules in policies:
-            # SAFETY: an outcome from namespaced policies only is not a cluster
-            # policy's.
+            # SAFETY: an outcome recorded only by namespaced policies does not count for
+            # cluster policies.
             own = record if policy.namespace else _without(record, tenants)
             _take(found, own, policy, rules, context)
     except BudgetExceeded:

@@ -62,7 +62,7 @@ def verify_policy(
     context: RequestContext,
     state: ImageState,
 ) -> PolicyResponse:
-    """Run the rules of one policy in order; each changes the previous rule's object.
+    """Run the rules of one policy in order, each on the previous rule's object.
 
     All rules verify the images that the object had before the first rule.
 
@@ -70,7 +70,7 @@ def verify_policy(
     """
     response = PolicyResponse(policy)
     if context.request.operation == "DELETE":
-        # A deletion runs no images.
+        # A deletion does not run any images.
         return response
     request, runtime = copy_of(context.request), context.runtime
     response.action = response_action(

@@ -42,7 +42,7 @@ _CONDITION_STEPS: Final = 20
 
 
 def prepare(patch: Json, spend: Spender = FREE) -> Json:
-    """Return a patch prepared for ``preprocess``: the work that no object changes.
+    """Return a patch prepared for ``preprocess``, independent of any object.
 
     Keys are sorted as in Go's JSON, which determines the order of processing.
     Raises: ExpressionFailed ``failed to preProcess rule: ...``, ExpressionInvalid.
@@ -81,7 +81,7 @@ def adds_only(prepared: Json) -> bool:
 
 
 def preprocess_adds(prepared: _Map, resource: Json, spend: Spender = FREE) -> _Map:
-    """Preprocess a patch that ``adds_only``. PERF: in a single walk."""
+    """Preprocess a patch that satisfies ``adds_only``. PERF: in a single walk."""
     spend.charge(_KEY_STEPS * (1 + len(prepared)))
     spend.charge_bytes(ENTRY_BYTES * len(prepared))
     out: _Map = {}

@@ -74,7 +74,7 @@ class _MutateForEach:
         self.path = None
         """The path of the list in the object, if the query is a plain path."""
         self.row = None
-        """Link for the patch's values, if they need no scope."""
+        """Computes the patch's values, if they need no scope."""
         more = entry.context or entry.preconditions or entry.foreach
         if self.patch is not None and not more:
             self.path = object_path(parse_lookup(entry.list_query))
@@ -225,7 +225,7 @@ class ForEach:
         scope: RuleContext,
         token: int,
     ) -> Patched | None:
-        """Put an element into the scope; return None to patch, or the reason not to."""
+        """Put an element into the scope; return None, or the reason not to patch."""
         if not index % _ELEMENTS_PAID:
             scope.runtime.charge(_ELEMENTS_PAID * _ELEMENT_STEPS)
         scope.restore(token)

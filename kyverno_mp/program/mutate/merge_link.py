@@ -193,22 +193,22 @@ class _Map:
 
     @property
     def merge(self) -> Merge:
-        """The map with its conditions."""
+        """The Merge of the map with its conditions."""
         return map_merge(self._steps(), tuple(self.tests))
 
     def merge_but(self, left_out: str) -> Merge:
-        """Return the merge of the map with its conditions, without one key."""
+        """Return the Merge of the map with its conditions, without one key."""
         entries = tuple([each for each in self._steps() if each[0] != left_out])
         return map_merge(entries, tuple(self.tests))
 
     @property
     def merge_met(self) -> Merge:
-        """The map without its conditions."""
+        """The Merge of the map without its conditions."""
         return map_merge(self._steps(), ())
 
     @property
     def merge_rows(self) -> Merge:
-        """The map with its conditions, for Rows."""
+        """The Merge of the map with its conditions, for Rows."""
         if self.tests or len(self._entries) > ENTRIES_FREE:
             return repeated(self.merge)
         entries = [

@@ -1,4 +1,4 @@
-"""Merge one list of a linked patch into one list of an object, by closures.
+"""Build closures that merge a list of a linked patch into a list of an object.
 
 Room: program.mutate. Takes: elements of a patch, processed by merge_link, with their
 Steps and Merges. Gives: Steps. Next: program/mutate/merge_link, which combines them.

@@ -1,4 +1,4 @@
-"""Merge one part of a linked patch into one part of an object, by closures.
+"""Build closures that merge a part of a linked patch into a part of an object.
 
 Room: program.mutate. Takes: parts of a patch, processed by merge_link. Gives: Steps.
 Next: program/mutate/merge_lists; program/mutate/merge_link, which combines them.
@@ -112,7 +112,7 @@ def hole(number: int) -> Step:
 
 
 def plain(value: Json) -> Json:
-    """Return the value of a hole. Raises: Unfit for all but strings and integers."""
+    """Return the value of a hole. Raises: Unfit unless it is a string or an integer."""
     if type(value) is str:
         if "(" in value and is_condition(value):
             raise Unfit
@@ -147,8 +147,7 @@ def addition(inner: Step) -> Step:
 def shared_addition(slot: int, inner: Step) -> Step:
     """Merge a ``+()`` entry in an element of a list.
 
-    KYVERNO: the first element of the object's list that reaches it decides for all
-    others.
+    KYVERNO: the first list element that reaches the entry decides for all elements.
     """
 
     def add_to_all(old: Json, values: Values, own: Own) -> Json:

@@ -76,7 +76,7 @@ class LinkedPatch:
         self._is_merge = False
         """Whether the patch is only a strategic merge of a known shape."""
         self.row: Row | None = None
-        """Link for the values of the holes, if they need no scope."""
+        """Computes the values of the holes, if they need no scope."""
         if self.leaves is None:
             self._resolve = link_document(patch.document)
             return
@@ -215,7 +215,7 @@ class LinkedPatch:
         if text is not None and self._place:
             raise ExpressionFailed(
                 "mutate.patch",
-                "json: cannot unmarshal a value that is no string into Go struct"
+                "json: cannot unmarshal a non-string value into Go struct"
                 " field Mutation.mutate.patchesJson6902 of type string",
             )
         return ""

@@ -23,9 +23,9 @@ from kyverno_mp.values.spending import Spender
 Frame = dict[str, Json]
 """The root variables that a scope would have; OBJECT: the current object."""
 Row = Callable[[Frame, Spender], Values | None]
-"""The values of the holes; None if they need the rule's scope."""
+"""Returns the values of the holes; None if they need the rule's scope."""
 _Text = Callable[[Frame], str | None]
-"""The string value of one variable; None for a value of any other type."""
+"""Returns the string value of one variable; None for any other type."""
 _Value = Callable[[Frame, Spender], str | None]
 
 OBJECT: Final = "request.object"

@@ -130,8 +130,8 @@ class Evaluation:
                 self._stop(error)
                 return False
             except BudgetExceeded:
-                # Namespaced policies reset it; the next policy of the namespace sets it
-                # again.
+                # Only the time of namespaced policies is used up, so the other policies
+                # continue.
                 pass
             for policy in portion:
                 if policy.only_one:

@@ -142,7 +142,7 @@ def _portions(policies: list[BatchPolicy]) -> list[list[BatchPolicy]]:
 
 
 class _Sharing:
-    """Numbers the tests shared by rules."""
+    """Assigns numbers to the tests that rules share."""
 
     def __init__(self) -> None:
         self.shared: dict[str, int] = {}

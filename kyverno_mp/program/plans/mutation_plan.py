@@ -160,8 +160,8 @@ class MutationPlan:
         """Apply the policies in order.
 
         If a policy with failurePolicy Ignore raises, its changes are dropped, and the
-        others are applied. Raises: the error of a policy with failurePolicy Fail,
-        DeadlinePassed, Preempted.
+        other policies are applied. Raises: the error of a policy with failurePolicy
+        Fail, DeadlinePassed, Preempted.
         """
         context = self._engine.open(self._request, deadline_ns, pace)
         prepared = self._prepared

@@ -99,7 +99,7 @@ class PlannerOf(Generic[Linked, Prepared, PlanT]):
                     continue
                 now_ns = self._engine.now_ns()
                 if size > INLINE_LINK_BYTES_MAX:
-                    # Even a full slice is too short for it.
+                    # Even a full slice is too short to link this rule.
                     slice_ends_ns = pace.next_slice(0)
                 elif now_ns > slice_ends_ns:
                     slice_ends_ns = pace.next_slice(now_ns)

@@ -116,7 +116,7 @@ def _lift(
     by_name: bool,
     spend: Spender,
 ) -> None:
-    """Remove the first error of the same field; with images, of the named container."""
+    """Remove the first error of the field (with images: of the named container)."""
     field = _DIGITS.sub("*", excluded.field)
     name = _container_name(variant, excluded.field) if by_name else None
     for index, error in enumerate(errors):

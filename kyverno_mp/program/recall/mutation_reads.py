@@ -116,7 +116,7 @@ def _matches_stay(filters: Iterable[FilterIR], written: set[Path]) -> bool:
 def _mark_rule(
     rule: LinkedMutation, shape: Shape, marks: Marks, spend: Spender
 ) -> Iterator[Path]:
-    """Mark the fields of the object that the rule reads; yield the request's paths."""
+    """Mark the object's fields that the rule reads; yield its paths in the request."""
     for patch, path in rule.patches:
         if patch is None or patch.leaves is None:
             raise ReadsUnknown(rule.ir.name)

@@ -206,7 +206,7 @@ class MutationRecall:
     def _found(
         self, key: MutationKey, request: Request, reached: Json
     ) -> CachedMutation | None:
-        """Return the outcome on the fields read, if it fits this request."""
+        """Return the outcome from the read fields alone, if it fits this request."""
         _, part, _, matched = key
         spend = _Bounded(RECALL_MUTATION_STEPS_MAX)
         found = self._run(request, orjson.loads(part), matched, spend)

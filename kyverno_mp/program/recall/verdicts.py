@@ -32,7 +32,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 _CREATE: Final = "CREATE"
 _VARIABLE: Final = b"{{"
-"""A value that contains it may be a variable, which can read any field
+"""A value that contains this text may be a variable, which can read any field
 (behaviour/engine 3.1)."""
 _WORTH_LEAST: Final = 16
 _WORTH_OF_EXPRESSIONS: Final = 8

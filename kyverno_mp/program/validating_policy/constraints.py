@@ -20,7 +20,7 @@ from kyverno_mp.program.request import Request
 from kyverno_mp.values.jsonvalue import Json
 
 _ENTRIES_PER_STEP: Final = 8
-"""List entries: names, resources, values of a selector."""
+"""Entries of lists (names, resources, values of a selector) per step."""
 _LABELS_PER_STEP: Final = 16
 _RULE_STEPS: Final = 4
 _TERM_STEPS: Final = 2

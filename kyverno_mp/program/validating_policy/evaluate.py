@@ -2,7 +2,7 @@
 
 Room: program. Takes: ValidatingPolicyIR linked once; Facts. Gives: an Answer for the
 policy and for each of its autogen copies. Next: cli/apply/evaluate.
-May touch: the cluster and registries through CEL ports.
+May touch: external systems only through CEL ports.
 Source: docs/behaviour/cel 6; Kyverno pkg/cel/policies/vpol/compiler/policy.go,
 pkg/cel/policies/vpol/engine/engine.go.
 """
@@ -216,8 +216,8 @@ class LinkedValidatingPolicy:
         """Return the exceptions that apply. Raises: ExpressionFailed, BudgetExceeded.
 
         KYVERNO: upstream turns a failed exception into a policy error, so the author of
-        an exception can block all requests that the policy matches. Reviews do not
-        follow it.
+        an exception can block all requests that the policy matches. In reviews, we
+        ignore a failed exception instead.
         """
         if facts.faults is None:
             return [

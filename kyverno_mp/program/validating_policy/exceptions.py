@@ -86,7 +86,7 @@ def exempting(
             found.append(one.ir)
             continue
         if left <= 0 or runtime.exception_steps >= EXCEPTION_STEPS_MAX:
-            failures.append(f"{one.ir.key}: the steps of all exceptions are spent")
+            failures.append(f"{one.ir.key}: the budget of all exceptions is exhausted")
             continue
         scope = opened()
         cost = min(share, left)

@@ -159,7 +159,7 @@ class CelPlan:
         return Verdicts(found, [one.response for one in found])
 
     def unfinished_fails(self) -> bool:
-        """Return whether a policy without a verdict denies by its failurePolicy."""
+        """Return whether a missing verdict denies because of a failurePolicy."""
         done = {at for at, results in enumerate(self._done) if results is not None}
         return any(
             fails(one.linked) for one in self._group.members if one.at not in done
@@ -251,7 +251,7 @@ class CelPlanner:
 def is_in_namespace(request: Request) -> bool:
     """Return whether the policies of the request's namespace apply to its object.
 
-    A Namespace is not an object in itself (docs/differences.md).
+    A Namespace does not belong to itself (docs/differences.md).
     """
     return bool(request.namespace) and not _is_namespace(request)
 

@@ -2,7 +2,7 @@
 
 Room: program. Takes: a Request, the ports of CEL, linked variables. Gives: KYVERNO
 (the dialect of cluster policies), NAMESPACED, KindScope. Next: evaluate.py.
-May touch: the cluster and registries through ports.
+May touch: external systems only through ports.
 Source: docs/behaviour/cel 5; Kyverno pkg/cel/policies/vpol/compiler.
 """
 
@@ -247,7 +247,7 @@ class KindScope(CelScope):
 
     def value(self, linked: LinkedExpression) -> Value:
         """Evaluate. Raises: ExpressionFailed, BudgetExceeded, DeadlinePassed."""
-        assert linked.program is not None  # The compiler rejects invalid ones.
+        assert linked.program is not None  # The compiler rejects invalid expressions.
         return self.run(linked.program)
 
     def _evaluated(self, name: str) -> Value:

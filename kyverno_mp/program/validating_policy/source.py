@@ -112,7 +112,7 @@ class CelSource(Generic[LinkedT]):
             now_ns = engine.now_ns()
             size = self._index.bytes_of(position)
             if size > INLINE_LINK_BYTES_MAX:
-                # Even a full slice is too short for it.
+                # Even a full slice is too short to link this policy.
                 pace.next_slice(0)
             elif now_ns > pace.slice_ends_ns:
                 pace.next_slice(now_ns)
