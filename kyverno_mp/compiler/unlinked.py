@@ -50,7 +50,7 @@ _FAILING: Final = Expression(
     "",
     Call("_[_]", None, (MapLit(()), Const("string", f"{_WHAT} is not evaluated"))),
 )
-"""Fails to evaluate with an error that names the missing key."""
+"""Its evaluation fails with an error that names the missing key."""
 
 
 def unlinked(encoded: EncodedPolicy, kind: str) -> EncodedPolicy | None:

@@ -77,7 +77,10 @@ class _NothingBody:
 
 
 def _link_body(ir: RuleIR, validate: ValidateIR, namespace: str) -> _Body:
-    """Select any other body, in upstream's order (docs/behaviour/engine 0.4, 6.1)."""
+    """Link any body except CEL, podSecurity and images.
+
+    The order is upstream's (docs/behaviour/engine 0.4, 6.1).
+    """
     rule = ir.name
     message = Message(rule, validate)
     if validate.manifests is not None:

@@ -21,7 +21,7 @@ _Entries: TypeAlias = Iterable[fields.Condition | fields.ConditionV2]
 def build_conditions(
     block: _Block | None, *, of_exception: bool = False
 ) -> Conditions | None:
-    """Compile a block; None for None.
+    """Compile a block; return None if there is no block.
 
     ``of_exception``: the conditions of an exception, which differ in their order and in
     the meaning of ``any: []``.

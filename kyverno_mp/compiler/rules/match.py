@@ -57,7 +57,7 @@ def build_exception_match(block: MatchFilters) -> MatchIR:
 
 
 def build_selector(selector: LabelSelector | None) -> SelectorIR | None:
-    """Return the record of a label selector; None for None.
+    """Return the record of a label selector; None if there is no selector.
 
     For a selector that Kubernetes rejects, the record has the error and matches
     nothing.

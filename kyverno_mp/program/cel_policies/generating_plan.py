@@ -39,7 +39,7 @@ _OLD_OBJECT: Final = "oldObject"
 
 
 def _followed(constraints: ConstraintsIR | None) -> ConstraintsIR | None:
-    """Return constraints, for every operation, that any trigger meets.
+    """Return the constraints that any trigger meets, for all operations.
 
     An exclusion keeps its operations: an object that is excluded from one operation can
     be a trigger in another.

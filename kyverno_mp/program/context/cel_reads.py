@@ -33,7 +33,7 @@ def mark_expressions(
 
 
 class _Variables:
-    """Follows each variable at its first use; the last one of equal names applies."""
+    """Follows each variable at its first use; for equal names, the last one applies."""
 
     def __init__(self, variables: Sequence[NamedExpressionIR], target: Reads) -> None:
         self._given = {one.name: one.expression for one in variables}

@@ -138,7 +138,7 @@ def link(expression: Expression, dialect: Dialect = API_SERVER) -> LinkedExpress
 def link_variables(
     variables: Sequence[NamedExpressionIR], dialect: Dialect = API_SERVER
 ) -> dict[str, LinkedExpression]:
-    """Link ``variables``; the last one of equal names applies."""
+    """Link ``variables``; for equal names, the last variable applies."""
     return {entry.name: link(entry.expression, dialect) for entry in variables}
 
 

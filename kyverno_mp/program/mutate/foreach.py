@@ -74,7 +74,7 @@ class _MutateForEach:
         self.path = None
         """The path of the list in the object, if the query is a plain path."""
         self.row = None
-        """Computes the patch's values, if they need no scope."""
+        """Function that computes the patch's values, if they need no scope."""
         more = entry.context or entry.preconditions or entry.foreach
         if self.patch is not None and not more:
             self.path = object_path(parse_lookup(entry.list_query))
@@ -149,7 +149,7 @@ class ForEach:
             try:
                 elements = entry.elements(scope)
             except InputError as error:
-                # KYVERNO: upstream repeats the error.
+                # KYVERNO: upstream's message contains the error twice.
                 text = f"failed to evaluate list {entry.list}: {error.message}"
                 return failed(f"{text}: {error.message}")
             token = scope.checkpoint()

@@ -190,8 +190,8 @@ def anchored_list(
                     break
             else:
                 merged = merge(existing, values, own)
-                # KYVERNO: a patch element without content is dropped with its name; the
-                # others precede the remaining elements.
+                # KYVERNO: an element whose patch is empty keeps its place; other
+                # patched elements move to the front.
                 named = is_solid or KEPT in own
                 (front if named else rest).append(merged)
         return _unless_equal(front + rest, old)

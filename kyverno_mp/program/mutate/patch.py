@@ -76,7 +76,7 @@ class LinkedPatch:
         self._is_merge = False
         """Whether the patch is only a strategic merge of a known shape."""
         self.row: Row | None = None
-        """Computes the values of the holes, if they need no scope."""
+        """Function that computes the values of the holes, if they need no scope."""
         if self.leaves is None:
             self._resolve = link_document(patch.document)
             return

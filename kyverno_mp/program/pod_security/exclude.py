@@ -83,7 +83,7 @@ def _without(
 
 
 def _variant(pod: Pod, exclude: PodSecurityExcludeIR, spend: Spender) -> Pod:
-    """Return the Pod whose violations are excluded: fake or selected containers."""
+    """Return a Pod with fake or selected containers, whose violations are excluded."""
     if not exclude.images:
         return replace(pod, containers=_FAKE)
     chosen = {
