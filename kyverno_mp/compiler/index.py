@@ -7,8 +7,8 @@ Source: docs/architecture.md 1 (promise 2); docs/behaviour/engine 1.
 If a filter matches a request, the request must look up one of the filter's keys; a
 look-up may also return rules that do not match. A filter is indexed by its most
 selective criterion with exact values: namespaces, names, subjects, roles, cluster
-roles. If it has none, it is indexed by a criterion with wildcards, using the literal
-prefixes of the patterns, and otherwise by kind and operation only.
+roles. A filter without such a criterion is indexed by a criterion with wildcards, using
+the literal prefixes of the patterns, and otherwise by kind and operation only.
 """
 
 import re

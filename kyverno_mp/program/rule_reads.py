@@ -5,9 +5,9 @@ that may depend on anything else. Next: program/recall/verdicts.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.1-6.3; checked by tests/fuzz/test_recall_fuzz.py.
 
-Applies to a rule that matched a CREATE without an old object: its code and the location
-of its failure depend only on the operation and on the marked fields. A rule with any
-construct that is unknown here is not cacheable.
+The result is valid for a rule that matched a CREATE without an old object: its code and
+the location of its failure depend only on the operation and on the marked fields. A
+rule with any construct that is unknown here is not cacheable.
 """
 
 from collections.abc import Iterable

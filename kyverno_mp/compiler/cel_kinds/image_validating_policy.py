@@ -209,7 +209,7 @@ class _ImageBuilder(Builder):
     def compiled(
         self, text: str, path: str, wanted: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
-        """Compile an expression of one of these types; () = any."""
+        """Compile an expression of one of these types; () allows any type."""
         expression, found = super().compiled(text, path, wanted)
         return with_context(expression), found
 

@@ -310,7 +310,7 @@ class Builder:
     def compiled(
         self, text: str, path: str, wanted: Sequence[Type] = ()
     ) -> tuple[Expression, Type]:
-        """Compile an expression of one of these types; () = any."""
+        """Compile an expression of one of these types; () allows any type."""
         try:
             expression, found = compile_expression(text, self.environment)
         except ExpressionInvalid as error:

@@ -3,8 +3,8 @@
 Room: program. Takes: CelIR and celPreconditions of one rule. Gives: fast codes and
 Outcomes. Next: program/rule.py. May touch: parameters and the authorizer, through
 program/ports only.
-Source: docs/behaviour/engine 6.4; k8s apiserver/pkg/admission/plugin/policy/validating/
-validator.go.
+Source: docs/behaviour/engine 6.4; k8s
+apiserver/pkg/admission/plugin/policy/validating/validator.go.
 """
 
 from collections.abc import Iterator

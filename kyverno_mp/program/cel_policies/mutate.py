@@ -132,7 +132,7 @@ class LinkedMutatingPolicy:
     )
 
     def __init__(self, ir: MutatingPolicyIR, schemas: Schemas | None = None) -> None:
-        """``schemas``: the schemas of all kinds; None: only the built-in ones."""
+        """``schemas``: the schemas of all kinds; None: only built-in kinds."""
         self.ir = ir
         self.matching = MatchingCost(one.constraints for one in ir.bodies)
         dialect = dialect_of(ir.policy.kind)

@@ -4,7 +4,7 @@ Room: program. Takes: a Request, ClusterData, linked variables. Gives: CelScope,
 runs expressions. Next: program/bodies/cel.py, program/bodies/cel_conditions.py.
 May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 6.4; k8s apiserver,
-admission/plugin/cel/{activation,condition, composition}.go.
+admission/plugin/cel/{activation,condition,composition}.go.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -263,8 +263,9 @@ def _link_selector(selector: SelectorIR) -> Callable[[dict[str, str]], bool]:
 
 
 def _namespace_selector(record: FilterIR, *, for_exception: bool) -> _Criterion:
-    # KYVERNO: a Namespace never matches in match and exclude, but always matches in
-    # exceptions; an object without a kind matches unless kinds has a bare ``*`` (1.5).
+    # KYVERNO: a namespaceSelector never matches a Namespace in match and exclude, but
+    # always does in exceptions. It matches an object without a kind unless kinds has a
+    # bare ``*`` (1.5).
     selector = record.namespace_selector
     assert selector is not None
     holds = (lambda _: False) if selector.error else _link_selector(selector)

@@ -219,7 +219,8 @@ class MutationPlan:
         try:
             leave_out(left, within, state)
         except InputError as error:
-            # SAFETY: the images that these policies select are unknown.
+            # SAFETY: the images that these policies select are unknown, so the review
+            # fails.
             raise DeadlinePassed("images.deadline", error.message) from error
         # SAFETY: entries not written by a rule are from the user, and prove nothing.
         state.annotate()

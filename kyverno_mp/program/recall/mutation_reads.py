@@ -5,8 +5,8 @@ MutationReads, None if a rule may depend on anything else. Next:
 program/recall/mutations.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/engine 7; checked by tests/fuzz/test_mutation_recall_fuzz.py.
 
-Applies to rules that matched a CREATE without an old object and run with linked
-patches. A rule with any construct that is unknown here is not cacheable.
+The result is valid for rules that matched a CREATE without an old object and run with
+linked patches. A rule with any construct that is unknown here is not cacheable.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

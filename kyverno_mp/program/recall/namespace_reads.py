@@ -8,7 +8,8 @@ Source: the readers of Request.namespace_labels and Request.namespace_known; a t
 lists their modules.
 
 A new namespace is not published yet when its first objects are reviewed. Rules that
-depend neither on its labels nor on its existence have the same result without it.
+depend neither on its labels nor on its existence have the same result without the
+namespace.
 """
 
 from kyverno_mp.ir.rules import ActionIR, PolicyIR, RuleIR

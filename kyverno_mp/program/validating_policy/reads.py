@@ -4,8 +4,8 @@ Room: program. Takes: ValidatingPolicyIR. Gives: Reads of the object, or None fo
 policy that may depend on anything else. Next: group.py.
 May touch: nothing outside its arguments. Source: program/context/cel_reads.py.
 
-Applies to requests of one RequestKind that match by kind only: an exception, a selector
-or an audit annotation makes a policy not cacheable.
+The result is valid for requests of one RequestKind that match only by kind: an
+exception, a selector or an audit annotation makes a policy not cacheable.
 """
 
 from collections.abc import Iterator
