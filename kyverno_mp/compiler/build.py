@@ -64,7 +64,7 @@ def compile_policy(
 ) -> CompiledPolicy:
     """Compile the policy; raises PolicyInvalid naming policy, rule and reason.
 
-    ``exceptions``: all in force; those that do not name the policy are ignored.
+    ``exceptions``: all PolicyExceptions; only those that name the policy are used.
     ``known_as``: the policy's name in exceptions, if it differs from the key.
     ``verifies``: the caller verifies images; otherwise verifyImages rules are not
     evaluated. ``unusable``: receives the exceptions that take too many steps, with the

@@ -42,7 +42,7 @@ def reason_for(kind: str, error: Error) -> str:
 
 
 def names_only(error: Error) -> bool:
-    """Return whether the API server's message contains only names, and is useful."""
+    """Return whether the API server's message contains only names, no values."""
     if isinstance(error, KubeNotFound):
         return True
     by_rbac = isinstance(error, KubeRefused) and _BY_RBAC.search(error.message)

@@ -60,7 +60,7 @@ def mutation_reads(
     shape: Shape,
     spend: Spender,
 ) -> MutationReads | None:
-    """Return what all rules read; None if unknown, or if ``spend`` is exceeded.
+    """Return everything that the rules read; None if unknown or over the budget.
 
     It runs on the event loop, without a pace.
     """
