@@ -123,7 +123,7 @@ def message_of(entry: Entry) -> str:
 
 
 def bar(counts: Counts, largest: int, kind: str) -> str:
-    """Return a stacked bar; the numbers next to it tell a screen reader the same."""
+    """Return a stacked bar; screen readers read the numbers next to it instead."""
     parts, at = [], 0.0
     scale = _BAR_UNITS / largest if largest else 0.0
     for name in RESULTS:

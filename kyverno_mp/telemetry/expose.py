@@ -42,7 +42,7 @@ class OpenMetrics:
 
     content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8"
     end: Sequence[str] = ("# EOF",)
-    """A reader that does not find it knows that the text was truncated."""
+    """Without this line, readers know that the text was truncated."""
 
     @staticmethod
     def head(name: str, kind: str, text: str) -> list[str]:

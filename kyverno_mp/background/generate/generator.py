@@ -295,7 +295,7 @@ class Generator:
     def _source_gone(
         self, task: Task, policy: ReadyPolicy, rule: GenerateRule, live: Json | None
     ) -> Outcome:
-        """Delete the clones of a deleted source, unless a new source has its place."""
+        """Delete the clones of a deleted source, unless a new source replaced it."""
         wanted: Wanted | None = None
         if live is not None and not is_ending(live):
             wanted = self._without_source(task, policy, rule, live)
@@ -326,9 +326,10 @@ class Generator:
         wanted: Wanted | None,
         is_stale: Callable[[Found], bool],
     ) -> Outcome:
-        """Write the generated objects, and delete those of the others that are stale.
+        """Write the generated objects, and delete the stale ones of the other objects.
 
-        Raises: KubeRefused after both if any part was refused; other errors at once.
+        Raises: KubeRefused after both steps if any part was refused; other errors at
+        once.
         """
         written, refusals = APPLIED, Refusals()
         with refusals.kept():

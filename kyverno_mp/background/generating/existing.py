@@ -86,9 +86,9 @@ class ExistingTriggers:
         return fault_or_match(constraints, request)[0]
 
     def _resources(self, policy: ReadyGenerating) -> Iterator[Resource]:
-        """Yield the resources that the rules name. KYVERNO: ``*`` matches nothing.
+        """Yield the resources that the rules name.
 
-        Raises: DependencyError.
+        KYVERNO: wildcards and subresources match nothing. Raises: DependencyError.
         """
         constraints = policy.ir.constraints
         named = dict.fromkeys(

@@ -252,7 +252,8 @@ class Generating:
     ) -> Outcome:
         """Write the generated objects, and delete the trigger's other objects.
 
-        Raises: KubeRefused after both if any part was refused; other errors at once.
+        Raises: KubeRefused after both steps if any part was refused; other errors at
+        once.
         """
         written, refusals = DONE, Refusals()
         with refusals.kept():

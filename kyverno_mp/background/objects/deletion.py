@@ -26,7 +26,8 @@ def delete_data(
 ) -> None:
     """Delete all objects except clones; continue after a refusal.
 
-    ``namespace``: only in this one; "" = in all. Raises: other DependencyErrors.
+    ``namespace``: only in this one; "" = in all.
+    Raises: DependencyErrors other than refusals.
     """
     with refusals.kept():
         for found in downstream.find(selector, kinds, namespace):

@@ -79,7 +79,7 @@ class _Raw(msgspec.Struct):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The data kept about a policy or binding; ``raw``: the parts for results."""
+    """Data kept about a policy or binding; ``raw``: the parts that affect results."""
 
     name: str
     policy: str

@@ -222,7 +222,7 @@ class CelRules(Generic[SegmentT, IrT]):
     def _guarded(
         self, one: _Linked[IrT], facts: Facts, shared: Shared
     ) -> RuleResult | Error | None:
-        """Evaluate a policy; return a DependencyError, except timeouts, as a value."""
+        """Evaluate a policy; return a DependencyError other than a timeout."""
         request = facts.request
         try:
             if one.linked is None:

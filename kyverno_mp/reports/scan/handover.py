@@ -35,7 +35,7 @@ class Handover:
                 # If a resource was not scanned for a while, its rows were removed.
                 changed = changed_keys(self._known.get(key, {}), after)
                 changed |= self._changed.get(key, frozenset())
-                # The lane itself notices rules that were removed.
+                # The image lane notices removed rules itself.
                 in_force = frozenset().union(*(keys for _, keys in after.values()))
                 self._changed[key] = changed & in_force
             for key in self._changed.keys() - known.keys():

@@ -66,8 +66,7 @@ class Lane:
     ) -> None:
         """``threads``: the number of batches processed at the same time.
 
-        ``is_observed``: whether this lane is observed in the histogram of outdated
-        reports.
+        ``is_observed``: whether the histogram of outdated reports covers this lane.
         """
         self._dependencies = dependencies
         self.feed = feed
