@@ -53,7 +53,7 @@ _SECOND_NS: Final = 1_000_000_000
 _SUBJECT_BYTES: Final = 100
 _ENTRY_BYTES: Final = 90
 """Bytes that JSON adds to the strings of a subject, and of an entry."""
-_NOBODY: Final = {"apiVersion": "", "kind": "", "name": "", "uid": ""}
+_NO_OWNER: Final = {"apiVersion": "", "kind": "", "name": "", "uid": ""}
 """KYVERNO: the schema requires an owner, and upstream leaves it empty (1.6)."""
 
 ResultKey = tuple[Subject, tuple[str, ...]]
@@ -155,7 +155,7 @@ def document_of(results: Results, name: str, namespace: str) -> dict[str, Any]:
             "labels": {_MANAGED_BY: "kyverno", SOURCE_LABEL: ADMISSION},
             "annotations": {FORMAT: VERSION, TURN: str(results.turn)},
         },
-        "spec": {"owner": _NOBODY, "summary": summary, "results": entries},
+        "spec": {"owner": _NO_OWNER, "summary": summary, "results": entries},
     }
 
 

@@ -34,7 +34,7 @@ _BUNDLE_KEYS_MAX: Final = 4096
 _LABEL_CHARS_MAX: Final = 256
 _HOT: Final = (ADMISSION, HTTP, RESULTS, CHANGES, ERRORS)
 _SELDOM: Final = tuple(family for family in RECORDED if family not in _HOT)
-_NOBODY_ASKS: Final = 1 << 40
+_EXCLUDED: Final = 1 << 40
 """Used instead of a cell: all rules of the outcome are in excluded namespaces."""
 _Labels = tuple[str, ...]
 
@@ -194,7 +194,7 @@ class Recorder:
         self._bundle_keys.clear()
 
     def series(self, family: Family) -> Series:
-        """Return the series of one of RECORDED."""
+        """Return the series of a family in RECORDED."""
         return self._by_number[RECORDED.index(family)]
 
     def reset(self) -> None:
@@ -227,7 +227,7 @@ class Recorder:
                 for labels in rules:
                     results.observe(labels, share)
                 return
-        if base == _NOBODY_ASKS:
+        if base == _EXCLUDED:
             return
         cells = self.page.cells
         # The bucket is that of the whole review; collect.py converts it to each rule's
@@ -244,7 +244,7 @@ class Recorder:
 
     def _open_bundle(self, key: Hashable, rules: Sequence[_Labels]) -> int:
         text = msgspec.json.encode(rules)
-        base = self._bundles.get(text, -1) if rules else _NOBODY_ASKS
+        base = self._bundles.get(text, -1) if rules else _EXCLUDED
         if base < 0 and len(self._bundles) < _BUNDLES_MAX:
             base = self.results.open_cells(BUNDLE_FAMILY, rules)
             if base >= 0:
