@@ -178,5 +178,5 @@ def _each(
 
 
 def _timed(row: bytes, now_s: int) -> msgspec.Raw:
-    """Return a row with its time. PERF: 0.3 us; as a Row it would take 5."""
+    """Return a row with its time. PERF: 0.3 us; via a Row, it would take 5 us."""
     return msgspec.Raw(b'{"timestamp":{"seconds":%d,"nanos":0},' % now_s + row[1:])

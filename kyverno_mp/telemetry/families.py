@@ -502,7 +502,7 @@ RECORDING_FILES_DELETED: Final = Family(
     "kyverno_mp_recording_files_deleted_total",
     "counter",
     (),
-    "Number of files of the recording deleted to make room for newer reviews.",
+    "Number of recording files deleted to make room for newer reviews.",
 )
 BACKGROUND_CONTESTED: Final = Family(
     "kyverno_mp_background_contested_total",

@@ -1,7 +1,7 @@
 """Preview what generate rules would create, update and delete now.
 
 Room: background. Takes: a ReadyPolicy. Gives: Planned objects, problems; Planner.
-Next: cli/generate.py; background/generating/preview.py does the same for
+Next: cli/generate.py; background/generating/preview.py is the preview of
 GeneratingPolicies.
 May touch: the API server through the parts of this room, reading and with dry runs.
 Source: docs/background.md (preview).

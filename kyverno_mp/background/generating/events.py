@@ -150,7 +150,7 @@ class GeneratingEvents:
         self._register.set_deletes(ready.name, deletes=ready.deletes_with_policy)
 
     def _gone(self, key: str) -> Result:
-        """Delete what a policy generated, after a live read shows that it is gone."""
+        """Delete a policy's generated objects if a live read shows that it is gone."""
         if self._policies.live(key) is not None:
             # The watch has not delivered the policy yet, and will.
             return Result()
