@@ -89,7 +89,7 @@ class Source:
                 self._ports.labels(namespace)
         except NamespaceGone:
             path = f"{namespace}/{one.get('kind')}/{metadata_text(one, 'name')}"
-            click.echo(f"left out, its namespace is gone: {path}", err=True)
+            click.echo(f"skipped, its namespace was deleted: {path}", err=True)
             return False
         return True
 

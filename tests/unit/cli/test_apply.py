@@ -515,9 +515,9 @@ def test_what_spoils_a_folder_is_told_with_its_place(
     (folder / "b.yaml").write_text("a: 1\nb: [\n")
     done = command("apply", folder, tmp_path / "none", "-r", pods_file)
     assert done.err == (
-        f"policy path left out: {folder}: {folder / 'b.yaml'}: line 3, column 1:"
+        f"policy path skipped: {folder}: {folder / 'b.yaml'}: line 3, column 1:"
         " did not find expected node content [policy.syntax]\n"
-        f"policy path left out: {tmp_path / 'none'}: no such file or directory\n"
+        f"policy path skipped: {tmp_path / 'none'}: no such file or directory\n"
         f"Error: could not be read: {folder / 'b.yaml'}, {tmp_path / 'none'}\n"
     )
     (folder / "b.yaml").write_text(LATEST_POLICY.replace("rules:", "ruels:"))
