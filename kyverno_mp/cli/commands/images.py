@@ -21,7 +21,7 @@ _LAYOUT = Example(
 
 
 def _explain(**flags: Any) -> int:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.images.command import called
 
     return called(**flags)
@@ -47,7 +47,7 @@ command = Group(
                 click.Option(
                     ["--layout"],
                     default="",
-                    help="OCI image layout folder, read instead of the registry.",
+                    help="OCI image layout folder to read instead of the registry.",
                 ),
                 click.Option(
                     ["-n", "--namespace"],

@@ -21,7 +21,7 @@ _PULL = Example("Fetch them again", "oci pull policies/ -i registry.example.com/
 
 
 def _push(**flags: Any) -> None:
-    # Imported late: help pages need no client.
+    # Imported late: help pages do not need the client.
     from kyverno_mp.cli.oci import push_called
 
     push_called(**flags)
