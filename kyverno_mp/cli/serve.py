@@ -108,9 +108,9 @@ command = _Serve(
     ),
     callback=_serve,
     help="Answers admission reviews until SIGTERM.\n\nThe environment variables in"
-    " parentheses have the same effect; flags take precedence. docs/settings.md lists all"
-    " settings, and the flags of Kyverno's containers (--webhookTimeout=15), which are"
-    " accepted, too.",
+    " parentheses have the same effect; flags take precedence. docs/settings.md lists"
+    " all settings, and the flags of Kyverno's containers (--webhookTimeout=15), which"
+    " are accepted, too.",
     params=[
         click.Option(
             ["--standalone", "standalone"],

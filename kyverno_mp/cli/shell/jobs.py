@@ -78,7 +78,7 @@ class _Worker:
         self._ended = False
 
     def receive(self) -> int:
-        """Read the available bytes; return their number of steps. Raises: see above."""
+        """Read the available bytes; return the step count. Raises: CommandFailed."""
         data = os.read(self.reader, _READ_BYTES)
         if not data:
             raise self._lost()
