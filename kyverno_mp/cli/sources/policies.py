@@ -275,7 +275,7 @@ def _documents(found: PolicySet, data: bytes, file: str) -> list[RawDocument]:
 
 
 def _invalidates_path(problem: Problem, raw: dict[str, Json]) -> bool:
-    """Return whether the path is invalid. KYVERNO: unknown kinds are allowed."""
+    """Return whether the path is invalid. KYVERNO: it is not for custom kinds."""
     if problem.code != "policy.unknown_kind":
         return problem.code in _INVALIDATING
     api_version, kind = raw["apiVersion"], raw["kind"]

@@ -174,7 +174,7 @@ class Selector:
         self._resources = [*takewhile(lambda each: each != "*", resources)]
 
     def keeps(self, expected: Expected) -> bool:
-        """Return if the result is kept; a resource filter narrows its resources."""
+        """Return whether the result is selected; a filter replaces its resources."""
         named = {
             "policy": [expected.policy] if expected.policy else [],
             "rule": [expected.rule] if expected.rule else [],
