@@ -169,7 +169,7 @@ def _dependencies(cluster: Cluster) -> BackgroundDependencies:
 def _read(
     resource: Resource, raw: Json, location: str
 ) -> ReadyPolicy | StoredPolicy | None:
-    """Read a policy; None without generate rules. Raises: PolicyInvalid.
+    """Read a policy; return None without generate rules. Raises: PolicyInvalid.
 
     GeneratingPolicies are compiled later, when their exceptions are known.
     """

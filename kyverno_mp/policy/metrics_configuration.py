@@ -28,7 +28,7 @@ _COUNTER: Final = "_total"
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """Exposure of one metric."""
+    """The exposure of one metric: labels and buckets, or disabled."""
 
     enabled: bool = True
     disabled_labels: tuple[str, ...] = ()

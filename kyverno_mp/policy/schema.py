@@ -47,7 +47,7 @@ Schema = Mapping[str, Json]
 
 
 def is_cel_kind(raw: Json) -> bool:
-    """Return whether the document is in the group policies.kyverno.io, of any kind."""
+    """Return whether the document has any kind of the group policies.kyverno.io."""
     return type(raw) is dict and str(raw.get("apiVersion", "")).startswith(f"{_GROUP}/")
 
 

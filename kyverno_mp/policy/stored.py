@@ -83,7 +83,7 @@ def storage_problems(raw: dict[str, Json]) -> tuple[Problem, ...]:
 
 
 def _choices(spec: dict[str, Json]) -> Iterator[Problem]:
-    """Yield problems if not exactly one of several fields is set."""
+    """Yield problems of fields of which exactly one must be set."""
     yield from _blocks(spec, "spec")
     yield from _contexts(spec, "spec")
     for index, rule in enumerate(_maps(spec, "rules")):

@@ -326,7 +326,7 @@ def _print_invalid(compiled: Compiled, echo: Callable[[str], None]) -> None:
 
 
 def _is_called_invalid(error: PolicyInvalid) -> bool:
-    """Return whether upstream's first message makes it list the policy as invalid."""
+    """Return whether upstream lists the policy as invalid, by its first message."""
     text = error.message
     if isinstance(error, DocumentInvalid):
         texts = (one.upstream for one in error.problems if one.upstream)

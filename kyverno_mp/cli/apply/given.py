@@ -1,4 +1,4 @@
-"""The objects of one run of ``apply``, from files or a cluster.
+"""Define the objects of one run of ``apply``, from files or a cluster.
 
 Room: cli. Takes: loaded objects and their locations. Gives: Given (a Protocol), Loaded.
 Next: command. May touch: nothing outside its arguments; cli/cluster/spool has the other

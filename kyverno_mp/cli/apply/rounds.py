@@ -1,4 +1,4 @@
-"""Apply the policies of a run to its objects, one after another or in processes.
+"""Apply the policies of a run to its objects, in one process or in several.
 
 Room: cli. Takes: a linked Evaluator, the given objects, the flags. Gives: the responses
 of each object. Next: command. May touch: worker processes of its own, standard error.

@@ -1,4 +1,4 @@
-"""Run the program that a kubeconfig names to get credentials, as kubectl does.
+"""Run the credential plugin that a kubeconfig names, like kubectl.
 
 Room: cli. Takes: the ``exec`` block of a user. Gives: fields of a user: token, client
 certificate. Next: kubeconfig. May touch: the program, which the user's own kubeconfig

@@ -69,7 +69,7 @@ class GivenObjects:
             self._objects.setdefault(key, []).append(raw)
 
     def config_map(self, namespace: str, name: str, deadline_ns: int) -> Json:
-        """Return the ConfigMap; raises ExpressionFailed when there is none."""
+        """Return the ConfigMap; raises ExpressionFailed if it does not exist."""
         del deadline_ns
         found = self._find(("v1", "configmaps"), namespace, name)
         if found is None:
@@ -134,7 +134,7 @@ class GivenTargets:
     def objects(self, asked: ObjectQuery, _deadline_ns: int) -> list[Json]:
         """Return the requested objects, sorted by namespace and name.
 
-        Raises: ExpressionFailed when the named object does not exist.
+        Raises: ExpressionFailed if the named object does not exist.
         """
         resource = _plural(asked.kind)
         # KYVERNO: without ClusterResources, only the kinds of client-go's fake exist.

@@ -52,7 +52,8 @@ class _Clients:
             client = self._known.get(key)
             if client is None:
                 # SAFETY: the insecure client is a separate one. Upstream shares one
-                # transport, so that it stops verifying certificates of all registries.
+                # transport, so an insecure registry turns off the verification of
+                # certificates for all registries.
                 client = self._known[key] = (
                     docker_client(insecure=access.insecure)
                     if docker
@@ -70,7 +71,7 @@ def _now() -> datetime:
 
 
 def until(deadline_ns: int) -> int:
-    """Return the end of one read."""
+    """Return the deadline of a read that starts now."""
     return min(deadline_ns, soon_ns()) if deadline_ns else soon_ns()
 
 

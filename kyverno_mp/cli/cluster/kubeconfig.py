@@ -1,7 +1,7 @@
-"""Load kubeconfigs as kubectl does, with the credentials that they name.
+"""Load kubeconfigs like kubectl, with the credentials that they name.
 
 Room: cli. Takes: files in their order, a context, the environment. Gives: Access.
-Next: access. May touch: these files and those that they name, the program of a
+Next: access. May touch: these files and the files that they name, the program of a
 credential plugin, the issuer of an OIDC login.
 Source: client-go tools/clientcmd (loading rules), plugin/pkg/client/auth/oidc.
 
@@ -163,7 +163,7 @@ def _access_of(cluster: _Entry, user: _Entry) -> Access:
 
 
 def _login_token(user: _Entry) -> str:
-    """Return the token of an OIDC login; the official client renews an expired one."""
+    """Return the token of an OIDC login; the official client renews expired tokens."""
     # PERF: this import takes 30 MiB and 0.5 s; only OIDC logins need it.
     try:
         from kubernetes.client import Configuration
@@ -231,9 +231,9 @@ def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
 def _keep_login(
     user: _Entry, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> None:
-    """Replace the old tokens in the file by renewed ones, as kubectl does.
+    """Replace the old tokens in the file by renewed tokens, like kubectl.
 
-    An issuer may accept each refresh token once, so the old one may be invalid.
+    An issuer may accept each refresh token only once, so the old token may be invalid.
     """
     file = user.file.resolve()
     config = _read(file)

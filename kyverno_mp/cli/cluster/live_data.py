@@ -80,7 +80,7 @@ class ClusterPorts:
         return self._cluster.client
 
     def plural_of(self, api_version: str, kind: str) -> str:
-        """Return the plural name of a kind, "" for an unknown one."""
+        """Return the plural name of a kind, "" for an unknown kind."""
         found = self._directory.of_kind(api_version, kind)
         return "" if found is None else found.plural
 
@@ -139,7 +139,7 @@ class ClusterPorts:
         return [one for one in parts if one is not None]
 
     def _list(self, resource: Resource, asked: ObjectQuery) -> list[Json]:
-        """Return the requested objects of one resource, by namespace and name."""
+        """Return the objects of one resource with the requested namespace and name."""
         plain = asked.namespace and not contains_wildcard(asked.namespace)
         scope = WatchScope(
             resource=resource,

@@ -2,8 +2,8 @@
 
 Room: cli. Takes: policy files or names of stored policies, a cluster, the functions of
 one command. Gives: a table or JSON on standard output, the exit code.
-Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/, reading;
-files named by the user.
+Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/, only
+reading; files named by the user.
 Source: docs/cleanup.md (preview), docs/background.md (preview).
 """
 

@@ -1,4 +1,4 @@
-"""Let previews read the cluster as the pools do, and write nothing.
+"""Let previews read the cluster like the pools, without writing.
 
 Room: cli. Takes: a Cluster and its Directory. Gives: ``preview_data``, ``listed``.
 Next: cli/cleanup.py, cli/generate.py. May touch: the API server through kube/ and

@@ -139,8 +139,8 @@ def load_cluster(
 ) -> Loading:
     """List the resources into the spool.
 
-    Raises: CommandFailed when a name is not found, or on the first list that fails
-    where ``continue_on_error`` is off.
+    Raises: CommandFailed if a name is not found, or for the first failed list if
+    ``continue_on_error`` is off.
     """
     begun = time.monotonic()
     run = _Run(client, wanted, spool)

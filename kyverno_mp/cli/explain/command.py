@@ -388,7 +388,7 @@ def _is_foreign(file: str) -> bool:
     try:
         documents = load(Path(file).read_bytes(), file=file)
     except (InputError, OSError):
-        return False  # reported when it is loaded
+        return False  # reported when the file is loaded
     return all(
         foreign_kind(one.raw) or is_input_of_another_command(one.raw)
         for one in documents

@@ -51,7 +51,7 @@ class Trace:
     def statements(
         self, asked: SignatureQuery, deadline_ns: int
     ) -> Sequence[dict[str, Json]]:
-        """Return what the attestor states about the image."""
+        """Return the attestor's statements about the image."""
         return self._traced(asked, deadline_ns, self._review.statements)
 
     def at_once(self, parts: Sequence[Callable[[], None]], deadline_ns: int) -> None:

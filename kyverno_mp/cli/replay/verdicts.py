@@ -240,7 +240,7 @@ class Replayer:
             one for one in responses if blocks(one) and one.policy.key not in unknown
         ]
         if denying:
-            # One denial is enough, whatever the undecided policies would decide.
+            # One denial is enough, even if other policies are undecided.
             return self._finished(DENIED, undecided, denying)
         if undecided:
             return self._finished(UNDECIDABLE, undecided)

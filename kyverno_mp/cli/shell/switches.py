@@ -1,4 +1,4 @@
-"""Accept a value after a switch, ``--table=false``, as upstream does for all switches.
+"""Accept values of switches, such as ``--table=false``, like upstream.
 
 Room: cli. Takes: argv, the tree of commands. Gives: argv that click can parse. Next:
 main.

@@ -19,7 +19,7 @@ from kyverno_mp.values.jsonvalue import Json
 def render_rows(
     rows: Sequence[Row], output_format: str, *, detailed: bool, color: bool
 ) -> str:
-    """Return the rows of one test (or of all) in a format, the table by default."""
+    """Return the rows of one test or all tests in a format, by default as a table."""
     if output_format in ("json", "yaml"):
         return _data(rows, output_format, detailed=detailed)
     if output_format == "markdown":

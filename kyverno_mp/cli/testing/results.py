@@ -22,7 +22,7 @@ from kyverno_mp.cli.testing.output import render_failures, render_rows
 
 
 def print_table(rows: list[Row], options: Options) -> None:
-    """Print the rows of one test, or of all, as a table."""
+    """Print the rows of one test or all tests as a table."""
     click.echo(f"\n{_table(rows, options)}")
 
 

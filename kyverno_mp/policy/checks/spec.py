@@ -68,7 +68,7 @@ def check_override_namespaces(subject: Subject) -> Problems:
 
 
 def check_processing(subject: Subject) -> Problems:
-    """Check admission and background; only validate rules can run in one of them."""
+    """Require admission processing, or background with only validate rules."""
     spec = subject.policy.spec
     if spec.admission:
         return

@@ -61,7 +61,7 @@ class Rule(Fields, frozen=True, kw_only=True):
     def types(self) -> tuple[str, ...]:
         """Return the actions of the rule, in upstream's order; a valid rule has one.
 
-        An empty mutate or generate block does not count.
+        An empty mutate or generate block is ignored.
         """
         given = (
             ("mutate", self.mutate is not None and self.mutate != Mutation()),

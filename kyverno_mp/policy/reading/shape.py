@@ -51,7 +51,7 @@ class Shape:
     """Any JSON value; the base of all shapes."""
 
     def walk(self, value: Json, path: str, walk: Walk) -> Json:
-        """Return ``value`` cleaned, None when unusable; problems go to ``walk``."""
+        """Return the cleaned value, None if unusable; add problems to ``walk``."""
         del path, walk
         return value
 

@@ -1,7 +1,7 @@
 """Apply MutatingPolicies, GeneratingPolicies and DeletingPolicies to one object.
 
 Room: cli. Takes: their IR, values, a user, the targets. Gives: Verdicts. Next:
-evaluate. May touch: what the ports of CEL reach.
+evaluate. May touch: the cluster and services, through the ports of CEL.
 Source: docs/behaviour/cli 7, 8; docs/behaviour/cel 10, 12d; Kyverno
 cmd/cli/kubectl-kyverno/processor/policy_processor.go.
 """
@@ -117,7 +117,7 @@ class CelStages:
     def mutate_targets(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
         """Yield the verdicts of mutate-existing policies, one per target.
 
-        KYVERNO: the request need not match (docs/behaviour/cli 8).
+        KYVERNO: the policy's match for the request is ignored (docs/behaviour/cli 8).
         """
         if not (self._of_targets and self._targets):
             return

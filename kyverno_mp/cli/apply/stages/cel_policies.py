@@ -1,7 +1,7 @@
 """Apply ValidatingPolicies to one object or JSON payload.
 
 Room: cli. Takes: ValidatingPolicyIRs, values, a user. Gives: Verdicts. Next: evaluate.
-May touch: what the ports of CEL reach.
+May touch: the cluster and services, through the ports of CEL.
 Source: docs/behaviour/cli 5 (REST mapper), 7, 8; docs/behaviour/cel 3, 6.
 """
 
@@ -37,7 +37,7 @@ NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 
 class Payload(dict[str, Json]):
-    """The content of a ``--json`` file: any map, not an object of a cluster."""
+    """The content of a ``--json`` file: any map, not a Kubernetes object."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Room: cli. Takes: compiled policies, the request of one object, clone sources. Gives:
 PolicyResponses whose results contain the generated objects. Next: evaluate.
-May touch: standard error, for objects that it cannot generate. Source:
+May touch: standard error, for objects that cannot be generated. Source:
 docs/behaviour/cli 8, 11, 15.
 """
 

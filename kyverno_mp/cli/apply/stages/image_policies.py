@@ -1,7 +1,7 @@
 """Apply ImageValidatingPolicies to one object or JSON payload.
 
 Room: cli. Takes: their IR, values, a user. Gives: Verdicts. Next: evaluate.
-May touch: registries, and what the ports of CEL reach.
+May touch: registries; the cluster and services, through the ports of CEL.
 Source: docs/behaviour/cel 10.4; Kyverno
 cmd/cli/kubectl-kyverno/commands/apply/command.go (applyImageValidatingPolicies).
 """

@@ -89,7 +89,7 @@ def _mutate_foreach_errors(
                 yield tag, "a nested foreach cannot contain other declarations"
             else:
                 yield from _mutate_foreach_errors(entry.foreach, tag)
-            # KYVERNO: engine 10.6 - entries after a nested one are not checked.
+            # KYVERNO: engine 10.6 - entries after a nested foreach are not checked.
             return
         if has_merge == has_patches:
             yield tag, _ONE_PATCH
