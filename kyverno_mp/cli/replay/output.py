@@ -78,7 +78,7 @@ def _counts(tables: Tables) -> list[tuple[str, str]]:
 def _rows(
     values: Mapping[str, Counter[str]],
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return a row per value, the values with most changes first."""
+    """Return a row per value, sorted by the number of changes."""
     ordered = sorted(values.items(), key=lambda one: (-one[1].total(), one[0]))
     return [
         (name, tuple(f"{found[one]:,}" for one in CHANGES)) for name, found in ordered

@@ -1,4 +1,4 @@
-"""Determine which rules may depend on redacted values of a recording.
+"""Determine the rules that may depend on redacted values of a recording.
 
 Room: cli. Takes: RuleIR, JSON pointers of redacted values. Gives: RedactedReads.
 Next: verdicts. May touch: nothing outside its arguments.

@@ -105,7 +105,7 @@ def compile_admission(found: PolicySet) -> list[AdmissionPolicyIR]:
     """Compile the API server's own policies, each with its bindings."""
     if not found.admission:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.admission_policy import compile_admission_policy
 
     return [compile_admission_policy(one, found.bindings) for one in found.admission]
@@ -117,7 +117,7 @@ def compile_cel(
     """Compile ValidatingPolicies; add those that do not compile to ``invalid``."""
     if not found.validating:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.validating_policy import (
         compile_validating_policy,
     )
@@ -137,7 +137,7 @@ def compile_others(
     """Compile the other kinds of policies in CEL, like ``compile_cel``."""
     if not found.cel:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.mutating_policy import compile_mutating_policy
     from kyverno_mp.compiler.cel_kinds.policies import (
         compile_deleting_policy,
@@ -170,7 +170,7 @@ def compile_images(
     """
     if not found.images:
         return []
-    # PERF: loads CEL.
+    # PERF: imports CEL.
     from kyverno_mp.compiler.cel_kinds.image_validating_policy import (
         compile_image_policy,
     )

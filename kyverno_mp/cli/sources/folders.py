@@ -67,7 +67,7 @@ def named_below(folder: Path, name: str) -> Iterator[Path]:
         raise error
 
     found = os.walk(folder, onerror=refuse)
-    # Links to folders are neither files nor searched.
+    # Links to folders are ignored.
     yield from sorted(Path(at, name) for at, _, names in found if name in names)
 
 

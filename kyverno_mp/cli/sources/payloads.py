@@ -1,4 +1,4 @@
-"""Read the other input of policies in CEL: contexts and payloads.
+"""Read Context files and payloads for policies in CEL.
 
 Room: cli. Takes: files named by a test or by flags of ``apply``. Gives: decoded data.
 Next: apply, testing. May touch: files named by the user.

@@ -175,7 +175,7 @@ class ImageAutogen(Fields, frozen=True):
 
 
 class ImageValidatingPolicySpec(Fields, frozen=True):
-    """``spec`` of either kind."""
+    """``spec`` of both kinds."""
 
     match_constraints: MatchResources | None = None
     failure_policy: FailurePolicy = "Fail"

@@ -1,4 +1,4 @@
-"""Declare Mutating-, Generating- and DeletingPolicy and their namespaced kinds.
+"""Declare MutatingPolicy, GeneratingPolicy, DeletingPolicy and namespaced kinds.
 
 Room: policy. Takes: raw documents of policies.kyverno.io. Gives: typed documents, or
 every structural problem at once. Next: compiler/cel_kinds/mutating_policy.py,

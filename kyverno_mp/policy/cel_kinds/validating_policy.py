@@ -57,7 +57,7 @@ class WebhookConfiguration(Fields, frozen=True):
 
 
 class ValidatingPolicySpec(Fields, frozen=True):
-    """``spec`` of either kind."""
+    """``spec`` of both kinds."""
 
     match_constraints: MatchResources | None = None
     validations: tuple[CELValidation, ...] = ()

@@ -40,7 +40,7 @@ class ResourceDescription(Fields, frozen=True):
 
 
 class ResourceFilter(Fields, frozen=True):
-    """One filter: user info AND resources."""
+    """One filter; user info and resources must both match."""
 
     roles: tuple[str, ...] = ()
     cluster_roles: tuple[str, ...] = ()

@@ -78,7 +78,7 @@ REMOVED_IN_BETA: Final[Removed] = {
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The document, None if it could not be decoded, and its problems."""
+    """The document (None if it cannot be decoded) and its problems."""
 
     document: Document | None
     problems: tuple[Problem, ...]

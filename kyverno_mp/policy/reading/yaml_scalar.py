@@ -28,7 +28,7 @@ _WORDS: Final[dict[str, Json]] = {
 _KINDS: Final = {type(None): "null", bool: "bool", float: "float", str: "str"}
 _NUMBER_START: Final = frozenset("+-.0123456789")
 
-# SAFETY: constant patterns, linear in the text: input cannot cause backtracking.
+# SAFETY: constant patterns that match in linear time, without backtracking.
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _GO_FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _INT = re.compile(

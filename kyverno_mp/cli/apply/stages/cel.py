@@ -117,7 +117,7 @@ class CelStages:
     def mutate_targets(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
         """Yield the verdicts of mutate-existing policies, one per target.
 
-        KYVERNO: the policy's match for the request is ignored (docs/behaviour/cli 8).
+        KYVERNO: the request does not have to match the policy (docs/behaviour/cli 8).
         """
         if not (self._of_targets and self._targets):
             return
