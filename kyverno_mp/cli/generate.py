@@ -77,13 +77,13 @@ class _Nobody:
         return False
 
     def count(self, *_of: object) -> None:
-        """Keep nothing."""
+        """Discard the count."""
 
     def hold(self, *_of: object) -> None:
-        """Keep nothing."""
+        """Discard the value."""
 
     def observe(self, *_of: object) -> None:
-        """Keep nothing."""
+        """Discard the observation."""
 
 
 def preview(

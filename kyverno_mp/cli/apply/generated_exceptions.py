@@ -24,7 +24,7 @@ _AUTOGEN: Final = "autogen-"
 def render_exceptions(
     responses: Sequence[Response], *, audit_warn: bool, ttl: str, output_format: str
 ) -> str:
-    """Return all exceptions, each after three dashes."""
+    """Return all exceptions, each after a ``---`` line."""
     label = _label(ttl)
     parts = []
     for exception in _exceptions(responses, label, audit_warn=audit_warn):

@@ -107,7 +107,7 @@ def cloned(url: str, access: GitAccess) -> Iterator[Path]:
 
 
 def _clone(target: Target, root: Path, access: GitAccess) -> None:
-    import subprocess  # as above
+    import subprocess  # needed only to clone
 
     branch = ["--branch", target.branch] if target.branch else []
     # SAFETY: symlinks in the repository become plain files and cannot point outside.
@@ -139,7 +139,7 @@ def _clone(target: Target, root: Path, access: GitAccess) -> None:
 
 def _environment(access: GitAccess) -> dict[str, str]:
     """Return git's environment: no prompts, few protocols; secrets not in argv."""
-    from kyverno_mp.settings.read import environment  # as above
+    from kyverno_mp.settings.read import environment  # needed only to clone
 
     found = dict(environment())
     found["GIT_TERMINAL_PROMPT"] = "0"
