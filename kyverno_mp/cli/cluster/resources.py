@@ -244,7 +244,7 @@ class _Run:
 
 
 def _names_of(paths: Sequence[str]) -> dict[str, list[str]]:
-    """Return object name -> its arguments: the name, or a file with that name.
+    """Map object names to their arguments: the name, or a file with that name.
 
     KYVERNO: 1.18.2 compares with a dash-separated part of ``Kind-namespace-name`` and
     requires a file with that name. Later versions compare as this function does.

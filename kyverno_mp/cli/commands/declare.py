@@ -51,7 +51,7 @@ class Command(click.Command):
         self.examples = examples
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
-        """Return the same names in every context: click keeps those of the first."""
+        """Return the same names in every context, because click caches the first."""
         return _HELP_FLAGS
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -71,7 +71,7 @@ class Group(click.Group):
         self.examples = examples
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click calls it so
-        """Return the same names in every context: click keeps those of the first."""
+        """Return the same names in every context, because click caches the first."""
         return _HELP_FLAGS
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

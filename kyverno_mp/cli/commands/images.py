@@ -62,9 +62,9 @@ command = Group(
                 ),
             ],
             help="Shows step by step how the verifyImages rules of policies verify an"
-            " image: what the registry has (digest, signatures, attestations,"
-            " referrers), which attestor holds, and which check of which signature"
-            " fails. The credentials are those of docker's config.json.",
+            " image: the registry's data (digest, signatures, attestations,"
+            " referrers), the attestors that succeed, and the failed checks of each"
+            " signature. The credentials are read from docker's config.json.",
         ),
     ],
 )

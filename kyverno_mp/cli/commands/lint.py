@@ -32,7 +32,7 @@ command = Command(
             "lint policies/ --target cli --strict",
         ),
         Example(
-            "Leave out one kind of finding",
+            "Ignore one kind of finding",
             "lint policies/ --ignore 'lint.deprecated_*'",
         ),
     ),

@@ -12,7 +12,7 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 _CREDENTIALS = (
-    "The credentials are those of docker's config.json (in DOCKER_CONFIG or ~/.docker)."
+    "Credentials are read from docker's config.json (in DOCKER_CONFIG or ~/.docker)."
 )
 _PUSH = Example(
     "Store policies in a registry", "oci push policies/ -i registry.example.com/p:1"

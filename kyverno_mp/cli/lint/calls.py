@@ -19,7 +19,7 @@ from kyverno_mp.values.jsonvalue import Json
 _QUERIES: Final = frozenset({"jmesPath", "list"})
 """Fields whose whole value is a query."""
 _OTHER_DIALECT: Final = frozenset({"assert"})
-"""Fields with calls of another set of functions."""
+"""Fields whose calls use another set of functions."""
 
 
 def call_faults(rule: Json) -> Iterator[tuple[str, str]]:

@@ -98,7 +98,7 @@ class _NotedEngine(Engine):
 
 @dataclass(slots=True)
 class _Current:
-    """The current review, as the ports of recorded data and of results."""
+    """The current review; implements the ports for recorded data and results."""
 
     line: Line | None = None
     responses: Sequence[PolicyResponse] = ()

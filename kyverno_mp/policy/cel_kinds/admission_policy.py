@@ -118,7 +118,7 @@ class MutatingAdmissionPolicy(Fields, frozen=True, kw_only=True):
 
 
 class ValidatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
-    """Where, and with which parameters, a policy applies."""
+    """The scope and the parameters of a policy."""
 
     api_version: str
     kind: Literal["ValidatingAdmissionPolicyBinding"]
@@ -127,7 +127,7 @@ class ValidatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
 
 
 class MutatingAdmissionPolicyBinding(Fields, frozen=True, kw_only=True):
-    """Where, and with which parameters, a policy applies."""
+    """The scope and the parameters of a policy."""
 
     api_version: str
     kind: Literal["MutatingAdmissionPolicyBinding"]

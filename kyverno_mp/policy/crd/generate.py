@@ -32,7 +32,7 @@ class _Plain(yaml.CSafeDumper):
 
 
 def render() -> dict[str, str]:
-    """Return file name (``<group>_<plural>.yaml``) -> text."""
+    """Return the texts by file name (``<group>_<plural>.yaml``)."""
     return {
         f"{kind.group}_{kind.plural}.yaml": _HEAD
         + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=10**6)

@@ -49,7 +49,7 @@ class ConditionV2(Fields, frozen=True):
 
 
 class AnyAllConditions(Fields, frozen=True):
-    """``any`` and ``all``; None is absent, an empty list is different (engine 4.1)."""
+    """``any`` and ``all``; None means absent and differs from [] (engine 4.1)."""
 
     any: tuple[Condition, ...] | None = None
     all: tuple[Condition, ...] | None = None

@@ -1,4 +1,4 @@
-"""Declare verifyImages, and attestors, which manifests use, too.
+"""Declare verifyImages and attestors, which manifest rules also use.
 
 Room: policy. Takes: nothing. Gives: ImageVerification, AttestorSet. Next: rules;
 images/, which verifies images. May touch: nothing outside its arguments.
