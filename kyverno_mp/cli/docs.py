@@ -31,7 +31,7 @@ _Named = tuple[str, click.Command]
     default=True,
     help="End each page with the name of the program and the date.",
 )
-@click.option("--noDate", "is_dateless", is_flag=True, help="Leave out the date.")
+@click.option("--noDate", "is_dateless", is_flag=True, help="Omit the date.")
 @click.option(
     "--markdownLinks",
     "is_markdown",

@@ -286,7 +286,7 @@ class Evaluator:
                 resource = patched or {}
 
     def _mutate_cel(self, resource: dict[str, Json]) -> Iterator[Response]:
-        """Yield responses of MutatingPolicies, those for existing objects last."""
+        """Yield responses of MutatingPolicies; mutate-existing policies come last."""
         if self._stages is None or not resource:
             return
         path, stages = resource_path(resource), self._stages

@@ -20,7 +20,7 @@ def _policy(**flags: Any) -> None:
 
 
 def _test(**flags: Any) -> None:
-    from kyverno_mp.cli.fix.command import test  # as in _policy
+    from kyverno_mp.cli.fix.command import test  # imported late
 
     test(**flags)
 

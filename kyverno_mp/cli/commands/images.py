@@ -11,7 +11,7 @@ import click
 from kyverno_mp.cli.commands.declare import Command, Example, Group
 
 _REGISTRY = Example(
-    "Explain why a policy accepts or refuses an image",
+    "Explain why a policy accepts or rejects an image",
     "images explain ghcr.io/org/app:v1 -p policies/",
 )
 _LAYOUT = Example(

@@ -20,13 +20,13 @@ def _query(**flags: Any) -> None:
 
 
 def _parse(**flags: Any) -> None:
-    from kyverno_mp.cli.jp.command import parse_all  # as above
+    from kyverno_mp.cli.jp.command import parse_all  # imported late
 
     parse_all(**flags)
 
 
 def _function(**flags: Any) -> None:
-    from kyverno_mp.cli.jp.command import functions  # as above
+    from kyverno_mp.cli.jp.command import functions  # imported late
 
     functions(**flags)
 

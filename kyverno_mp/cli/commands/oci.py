@@ -28,7 +28,7 @@ def _push(**flags: Any) -> None:
 
 
 def _pull(**flags: Any) -> None:
-    from kyverno_mp.cli.oci import pull_called  # as above
+    from kyverno_mp.cli.oci import pull_called  # imported late
 
     pull_called(**flags)
 

@@ -23,7 +23,7 @@ command = Command(
     "replay",
     (
         Example(
-            "Compare changed policies with those in force",
+            "Compare changed policies with the current policies",
             "replay recording/ new/ --against old/",
         ),
         Example(

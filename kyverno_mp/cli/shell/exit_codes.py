@@ -47,7 +47,7 @@ _WRITES: Final = _exits((OK, "the file is written"), (FAILED, _UNWRITTEN))
 EXITS: Final = {
     "": EVERYWHERE,
     "apply": _exits(
-        (OK, "no rule failed; a policy file named directly may be invalid"),
+        (OK, "no rule failed; a policy file that is named directly may be invalid"),
         (
             FAILED,
             (
@@ -81,7 +81,7 @@ EXITS: Final = {
     ),
     "explain": _exits(
         (OK, "every policy is explained"),
-        (FAILED, "a policy is refused or not evaluated, a path cannot be read"),
+        (FAILED, "a policy is rejected or not evaluated, or a path cannot be read"),
     ),
     "report": _exits(
         (OK, "the results are shown, and none of them is one of --fail-on"),

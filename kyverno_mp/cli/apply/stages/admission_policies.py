@@ -94,7 +94,7 @@ class AdmissionPolicies:
         return bool(self._mutating)
 
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
-        """Yield a verdict per matching policy, each applied to the last one's result.
+        """Yield a verdict per matching policy; each gets the previous policy's result.
 
         Upstream logs errors; here they go to standard error.
         """
