@@ -156,7 +156,7 @@ def _scene(
 ) -> Iterator[Scene]:
     """Yield the Scene of the given files or of a cluster."""
     if options.cluster:
-        # Imported late: the client costs 60 ms, and only --cluster needs it.
+        # Imported late: the client takes 60 ms, and only --cluster needs it.
         from kyverno_mp.cli.apply.from_cluster import cluster_scene
 
         with cluster_scene(options, policies) as scene:
@@ -167,7 +167,7 @@ def _scene(
     load = partial(load_resources, quiet=options.is_quiet, unread=unread)
     objects = load(options.resources, locations=locations)
     if options.payloads:
-        from kyverno_mp.cli.sources.payloads import load_payload  # few runs have them
+        from kyverno_mp.cli.sources.payloads import load_payload  # rarely needed
 
         for path in options.payloads:
             objects.append(Payload(load_payload(Path(path))))
@@ -183,7 +183,7 @@ def _scene(
         plurals=plurals,
     )
     if any(one.get("kind") == _GLOBAL_ENTRY for one in objects):
-        from kyverno_mp.cli.cluster.given_entries import with_entries  # few runs
+        from kyverno_mp.cli.cluster.given_entries import with_entries  # rarely needed
 
         cluster_data = with_entries(objects, plurals, cluster_data)
     yield Scene(

@@ -17,7 +17,7 @@ class Given(Protocol):
     """Objects by position; forked processes can read them, too."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of objects."""
 
     def object(self, position: int) -> dict[str, Json]:
         """Return the whole object."""
@@ -37,7 +37,7 @@ class Loaded:
     locations: Sequence[Location]
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of objects."""
         return len(self.objects)
 
     def object(self, position: int) -> dict[str, Json]:

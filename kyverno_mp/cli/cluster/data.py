@@ -221,7 +221,7 @@ def _add_cluster(
     KYVERNO: paths of CustomResourceDefinitions are relative to the test, not to the
     file.
     """
-    # Imported late: few runs have such files.
+    # Imported late: rarely needed.
     from kyverno_mp.cli.sources.shapes import CLUSTER_FILE, CRD_FILE
     from kyverno_mp.cli.sources.strict import objects_of, read_fields
 

@@ -112,7 +112,7 @@ class Spool:
             self._length += len(part.starts)
 
     def __len__(self) -> int:
-        """Return how many objects there are."""
+        """Return the number of objects."""
         return self._length
 
     def object(self, position: int) -> dict[str, Json]:

@@ -38,7 +38,7 @@ class Exceptions:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Return the number of exceptions."""
         return len(self.of_rules) + len(self.of_cel)
 
 

@@ -77,7 +77,7 @@ class AdmissionPolicies:
 
     @property
     def validates(self) -> bool:
-        """Return whether there is a ValidatingAdmissionPolicy."""
+        """Return whether the run has a ValidatingAdmissionPolicy."""
         return bool(self._validating)
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:
@@ -90,7 +90,7 @@ class AdmissionPolicies:
 
     @property
     def mutates(self) -> bool:
-        """Return whether there is a MutatingAdmissionPolicy."""
+        """Return whether the run has a MutatingAdmissionPolicy."""
         return bool(self._mutating)
 
     def mutate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:

@@ -92,7 +92,7 @@ class CelPolicies:
 
     @property
     def validates(self) -> bool:
-        """Return whether there is a ValidatingPolicy."""
+        """Return whether the run has a ValidatingPolicy."""
         return bool(self._for_objects or self._for_json)
 
     def validate(self, request: Request, runtime: Runtime) -> Iterator[Verdict]:

@@ -109,7 +109,7 @@ def syntax_errors(raw: Json) -> Iterator[str]:
 
 
 def queries_of(text: str) -> Iterator[str]:
-    """Return the queries of a string's variables, inner ones first."""
+    """Return the queries of a string's variables, inner queries first."""
     for query, _ in _queries(text):
         yield query
 
@@ -244,7 +244,7 @@ def _variable_errors(
 
 
 def _queries(text: str) -> Iterator[tuple[str, int]]:
-    """Return the queries of a string with their columns, inner ones first.
+    """Return the queries of a string with their columns, inner queries first.
 
     The outer query depends on the value of an inner query, which is unknown here, so
     its column is 0.
