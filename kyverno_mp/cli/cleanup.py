@@ -119,7 +119,7 @@ class _Preview:
 def preview(
     cluster: Cluster, policies: Sequence[StoredPolicy], options: PreviewOptions
 ) -> list[_Preview]:
-    """Find the objects to delete now. Raises: DependencyError, InputError."""
+    """Preview the deletions of each policy. Raises: DependencyError, InputError."""
     discovery = Discovery(cluster.client)
     discovery.refresh()
     needs = _dependencies(cluster, discovery.directory, options)

@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class PreviewOptions(NamedTuple):
-    """The namespaces of the installation that a preview depends on."""
+    """Namespaces of the installation, which affect a preview."""
 
     kyverno: str
     """Kyverno's namespace."""

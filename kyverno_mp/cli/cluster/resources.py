@@ -237,7 +237,7 @@ class _Run:
         return True
 
     def check_names(self) -> None:
-        """Raise CommandFailed for the first name that no object has."""
+        """Raise CommandFailed if a requested name was not found."""
         for name in self._wanted.names:
             if name not in self._found:
                 raise CommandFailed(f"{name} not found in cluster")

@@ -104,7 +104,7 @@ def _order(one: str, other: str) -> int:
 
 
 def _compare_numbers(one: str, other: str, at: int) -> int:
-    """Compare the rests of two keys, from the first different characters."""
+    """Compare the remainders of two keys after their common prefix."""
     # A zero is significant only after a nonzero digit.
     head = ""
     if "0" in (one[at], other[at]):

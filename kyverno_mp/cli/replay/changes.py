@@ -97,7 +97,7 @@ def unchanged_policies(
 def change_of(
     line: Line, webhook: str, before: Verdict, after: Verdict, unchanged: frozenset[str]
 ) -> Change | None:
-    """Return the change of a verdict, None if there is none.
+    """Return the change of a verdict, None if it stays the same.
 
     ``unchanged``: policies that decide as before, even if the decision is unknown.
     """
