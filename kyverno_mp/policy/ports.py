@@ -50,7 +50,7 @@ class SchemaSource(Protocol):
     """The schemas of kinds as published by the API server."""
 
     def schemas(self, group_versions: Iterable[tuple[str, str]]) -> "KnownSchemas":
-        """Return the groups' and versions' schemas that arrive in time."""
+        """Return the schemas of the API versions; late schemas are omitted."""
 
 
 KnownSchemas = Mapping[tuple[str, str], Schemas]

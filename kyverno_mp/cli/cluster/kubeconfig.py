@@ -210,7 +210,7 @@ def _login_of(block: dict[str, Any]) -> dict[str, Any]:
 def _trust_issuer(login: dict[str, Any], folder: Path) -> None:
     """Set the issuer's CA, and allow a client without a secret.
 
-    Without a CA the official client would not verify the issuer's certificate.
+    Without a CA, the official client would not verify the issuer's certificate.
     """
     if not login:
         return

@@ -26,7 +26,7 @@ _NOWHERE = Location("", 0, -1, 0)
 
 
 class _Meta(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The metadata that output shows."""
+    """The metadata that the output shows."""
 
     name: str = ""
     namespace: str = ""

@@ -256,7 +256,7 @@ def converted(raw: dict[str, Json], record: type[_Record], *, file: str) -> _Rec
 
 
 def where_of(raw: Json, file: str) -> Where:
-    """Return the file, and the policy's name if it is known."""
+    """Return the position: the file, and the policy's name if it is known."""
     meta = raw.get("metadata") if type(raw) is dict else None
     if type(meta) is not dict:
         return Where(file=file)

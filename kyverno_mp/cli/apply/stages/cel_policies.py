@@ -58,7 +58,7 @@ class CelInput:
     uses_docker: bool = False
     """Whether to read registries with docker's credentials."""
     layout: str = ""
-    """Folder of images to read instead of registries."""
+    """OCI image layout folder to read instead of registries."""
     definitions: str = ""
     """File of CustomResourceDefinitions, which define the types of custom kinds."""
     payload_word: str = "json"
