@@ -162,10 +162,7 @@ def test_a_server_without_a_background_pool_is_warned_about(
     assert [(one["code"], one["level"]) for one in found] == [
         ("leader.no_background_pool", "note")
     ]
-    assert (
-        "a server without a background pool skips this rule"
-        in (found[0]["message"])
-    )
+    assert "a server without a background pool skips this rule" in (found[0]["message"])
     assert not json.loads(command("lint", file, "-o", "json", "--target", "cli").out)
 
 
