@@ -65,7 +65,7 @@ class GlobalContextStatuses:
 
 
 def status_of(state: State, before: Json, now: datetime) -> Json:
-    """Return the whole status; fields of other writers stay.
+    """Return the whole status; keep the fields of other writers.
 
     The deprecated ``ready`` of older versions is not written
     (docs/behaviour/controllers 1.5).

@@ -6,8 +6,8 @@ Next: controllers/policy_status.py. May touch: nothing outside its arguments.
 Source: docs/behaviour/controllers 3.8; Kyverno api/kyverno/v1.
 
 KYVERNO: Go writes struct values even when they are empty, but not pointers, lists and
-maps. A rule in its stored form compares equal with what the API server returns, so that
-an equal status is not sent a second time.
+maps. A rule in its stored form equals the rule that the API server returns, so an
+unchanged status is not written again.
 """
 
 from collections.abc import Callable, Iterable

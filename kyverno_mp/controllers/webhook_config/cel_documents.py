@@ -29,7 +29,7 @@ class DecodedCelPolicies:
         self._decoded: dict[bytes, AnyServedPolicy | None] = {}
 
     def decode(self, documents: Iterable[bytes]) -> tuple[AnyServedPolicy, ...]:
-        """Return the policies; log and leave out every other document."""
+        """Return the policies; log and skip invalid documents."""
         known, self._decoded = self._decoded, {}
         for text in documents:
             found = known[text] if text in known else _decoded(text)

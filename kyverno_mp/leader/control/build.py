@@ -180,7 +180,7 @@ def generator_controller(
             directory=lambda: shared.discovery.directory,
             in_force=in_force,
             submit=shared.recorder.events.submit,
-            on_told=lambda: shared.add(keys.STATUSES),
+            on_status_change=lambda: shared.add(keys.STATUSES),
         ),
         shared.election,
         replica.clock,
