@@ -61,15 +61,16 @@ def _ignore(_generation: int) -> None:
 
 
 def _never(_wake: Callable[[], None]) -> None:
-    """Never call ``wake``: polling finds changes."""
+    """Never call ``wake``, because changes are found by polling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All sources. ``are_complete`` returns whether everything was read at least once.
+    """All sources of a leader.
 
-    ``published`` is called after each poll with the generation of its policies.
-    ``on_change`` registers a callback, called in any thread when something changed.
+    ``are_complete`` returns whether all sources were read at least once. ``published``
+    is called after each poll with the generation of its policies. ``on_change``
+    registers a callback, called in any thread when something changed.
     """
 
     policies: PolicySource | None
