@@ -44,7 +44,7 @@ _HEALTH_BACKLOG = 128
 def serve(settings: Settings) -> int:
     """Run until SIGTERM or SIGINT; return the exit code.
 
-    Raises: SettingInvalid, StateError before any process starts.
+    Raises: SettingInvalid, StateError, both before any process starts.
     """
     _check(settings)
     set_up("supervisor", settings.log_level, settings.log_format)
@@ -171,7 +171,7 @@ def _check(settings: Settings) -> None:
 
 
 def _tls_problems(settings: Settings) -> list[str]:
-    """Return why no worker could serve with the certificate files."""
+    """Return the reasons why workers could not use the certificate files."""
     pair = (
         f"KYVERNO_MP_TLS_CERT_FILE={settings.tls_cert_file} and"
         f" KYVERNO_MP_TLS_KEY_FILE={settings.tls_key_file}"
