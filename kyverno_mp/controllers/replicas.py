@@ -7,8 +7,8 @@ Next: controllers/policy_status.py. May touch: one ConfigMap, through kube/apply
 Source: docs/behaviour/controllers 3.8, which covers one replica only. K8S: resource
 versions of one resource can be compared as numbers (KEP-5504).
 
-data:
-<pod>: '{"versions": {"clusterpolicies": 7012, "policies": 6990}, "beat": 41}'
+    data:
+      <pod>: '{"versions": {"clusterpolicies": 7012, "policies": 6990}, "beat": 41}'
 
 A replica without reports for a while counts as gone, and the others stop waiting for
 it. A replica that reports but lags delays Ready, and the log names it. It never delays

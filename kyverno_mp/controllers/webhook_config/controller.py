@@ -8,14 +8,14 @@ docs/behaviour/controllers 3.2, 3.6.
 
 The key decides the scope of a reconcile:
 - ``POLICIES``: policies changed. Only configurations that differ from the last written
-ones are compared with the API server: one call to read and one to write.
-- ``ALL``: compare everything, at least every ten seconds; this repairs deleted or
-edited configurations, even after a missed event. It is cheap when nothing changed.
+  ones are compared with the API server: one call to read and one to write.
+- ``ALL``: compare everything, at least every ten seconds. This repairs deleted or
+  edited configurations, even after a missed event, and is cheap when nothing changed.
 - ``REFUSED``: a generation was published; reconcile only if the set of earlier versions
-kept in place of rejected ones changed.
+  that are kept in place of rejected ones changed.
 - ``CONFIGURATION``: the operator's options changed; compute everything again.
-- any other key: one of our configurations changed. If it was not our own write, compare
-everything.
+- any other key: one of our configurations changed; compare everything, unless the
+  change was our own write.
 
 Registered webhooks stay registered when this process dies (3.7).
 """

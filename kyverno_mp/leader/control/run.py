@@ -9,15 +9,15 @@ In a pod without a webhook the leader publishes the data that the pools read. It
 no lease, and writes nothing to the API server.
 
 The threads, and what each writes:
-main         the loop: snapshots, status.json; adds keys
-informer-*   its cache; adds keys
-lease        the election's fence
-controllers  everything that reconcilers write, one key at a time
-bell         adds keys when a worker has attached a segment
-events       Events, from their own queue
-triggers     UpdateRequests, from the workers' journals; with a background pool
-results      EphemeralReports, from the workers' journals; with a reports pool
-shutdown     deregisters the last replica after the other threads have ended
+    main         the loop: snapshots, status.json; adds keys
+    informer-*   its cache; adds keys
+    lease        the election's fence
+    controllers  everything that reconcilers write, one key at a time
+    bell         adds keys when a worker has attached a segment
+    events       Events, from their own queue
+    triggers     UpdateRequests, from the workers' journals; with a background pool
+    results      EphemeralReports, from the workers' journals; with a reports pool
+    shutdown     deregisters the last replica after the other threads have ended
 """
 
 import logging

@@ -6,20 +6,20 @@ Next: leader/control/run.py runs them. May touch: nothing before that.
 Source: docs/architecture.md 2 (small controllers in the leader process);
 docs/behaviour/controllers 8.
 
-event                                      adds the key
-policies changed                           webhooks: policies
-the operator's ConfigMap changed           webhooks: configuration
-a configuration of ours changed            webhooks: its name
-the authority changed or became usable     webhooks: all; leader health
-CRDs changed                               discovery: its CRDs
-the served resources changed               webhooks: all
-webhooks were registered                   policy statuses; generated policies
-exceptions changed                         generated policies
-a generated policy changed in a status     policy statuses
-a generation was published                 webhooks: refused; as when attached
-a worker attached a generation             policy statuses; replicas
-another replica enforces other versions    policy statuses
-an entry became readable or unreadable     global context entries
+    event                                      adds the key
+    policies changed                           webhooks: policies
+    the operator's ConfigMap changed           webhooks: configuration
+    a configuration of ours changed            webhooks: its name
+    the authority changed or became usable     webhooks: all; leader health
+    CRDs changed                               discovery: its CRDs
+    the served resources changed               webhooks: all
+    webhooks were registered                   policy statuses; generated policies
+    exceptions changed                         generated policies
+    a generated policy changed in a status     policy statuses
+    a generation was published                 webhooks: refused; as when attached
+    a worker attached a generation             policy statuses; replicas
+    another replica enforces other versions    policy statuses
+    an entry became readable or unreadable     global context entries
 
 Each key is also added periodically, so a missed event only causes a delay. In a pod
 without a webhook, only discovery and leader health have a controller.
