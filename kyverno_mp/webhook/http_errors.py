@@ -1,4 +1,4 @@
-"""Define the errors that the webhook answers with an HTTP status, not with a review.
+"""Define the errors that the webhook answers with an HTTP status instead of a review.
 
 Room: webhook. Gives: HttpError; the codes, the status of each, the table of codes
 in docs/metrics.md. Next: webhook/review/service, webhook/http/protocol, rest. May
@@ -72,7 +72,7 @@ class HttpError(Exception):
 
 
 def status_of(code: str) -> int:
-    """Return the HTTP status; a code without a row is a temporary state: 503."""
+    """Return the HTTP status; codes outside of the table are temporary states: 503."""
     row = _ROWS.get(code)
     return 503 if row is None else row.status
 

@@ -48,7 +48,7 @@ class Exchange:
         self.body: bytes | bytearray = b""
         self.keep_alive = True
         self.arrived_s = 0.0
-        """When its first byte arrived, by the event loop's clock."""
+        """The time at which its first byte arrived, by the event loop's clock."""
 
 
 def is_review(exchange: Exchange) -> bool:
