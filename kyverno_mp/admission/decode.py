@@ -218,5 +218,5 @@ def _walk_levels(value: Json) -> None:
             return
         left -= len(level)
         if left < 0:
-            raise RequestInvalid(TOO_DEEP, "too many of its values are nested deep")
+            raise RequestInvalid(TOO_DEEP, "too many of its values are deeply nested")
     raise RequestInvalid(TOO_DEEP, _TOO_DEEP)

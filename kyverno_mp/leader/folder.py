@@ -169,7 +169,7 @@ def _take(entry: "os.DirEntry[str]", depth: int, scan: Scan) -> None:
         if depth > 0:
             _walk(entry.path, depth - 1, scan)
         else:
-            reason = f"more than {_DEPTH_MAX} levels of folders; the rest is left out"
+            reason = f"more than {_DEPTH_MAX} levels of folders; the rest is skipped"
             scan.cannot_read(entry.path, reason)
     elif entry.name.endswith(_SUFFIXES):
         facts = entry.stat()

@@ -17,7 +17,7 @@ ENDPOINTS: Final = (
     ("/health/liveness", "200 unless a restart of the pod may help"),
     ("/health/readiness", "200 when every worker serves, and none lags for seconds"),
     ("/healthz", "all problems, and the processes, as JSON"),
-    ("/policies", "every policy with its state, and what was left out, as JSON"),
+    ("/policies", "every policy with its state, including rejected ones, as JSON"),
     ("/metrics", "metrics for Prometheus, as text or OpenMetrics"),
 )
 """Path, purpose."""

@@ -164,7 +164,7 @@ def _check(settings: Settings) -> None:
         if reason:
             problems.append(
                 f"--policies (KYVERNO_MP_POLICIES_DIR): {reason}; --allow-empty starts"
-                " all the same"
+                " the service anyway"
             )
     if problems:
         raise SettingInvalid("settings.invalid", "\n  ".join(problems))

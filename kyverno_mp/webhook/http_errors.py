@@ -36,7 +36,7 @@ _ROWS: Final = {
     ),
     codes.NO_REQUEST: _Row(400, "The AdmissionReview has no request."),
     codes.INCOMPLETE: _Row(
-        400, "The request lacks a kind, or a creation or change its object."
+        400, "The request has no kind, or a CREATE or UPDATE has no object."
     ),
     codes.TOO_DEEP: _Row(417, "The review is nested too deeply to be evaluated."),
     codes.TOO_LARGE: _Row(413, "The review would take too much memory when decoded."),

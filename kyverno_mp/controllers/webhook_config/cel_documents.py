@@ -59,6 +59,6 @@ def _decoded(text: bytes) -> AnyServedPolicy | None:
     try:
         found = decode_served(msgspec.json.decode(text))
     except InputError as error:
-        _log.warning("policy left out of the webhooks: %s", error.message)
+        _log.warning("policy excluded from the webhooks: %s", error.message)
         return None
     return None if isinstance(found, CelPolicyException) else found

@@ -60,6 +60,6 @@ def _decoded(text: bytes) -> AnyPolicy | None:
     try:
         document = decode(msgspec.json.decode(text))
     except InputError as error:
-        _log.warning("policy left out of the webhooks: %s", error.message)
+        _log.warning("policy excluded from the webhooks: %s", error.message)
         return None
     return document if isinstance(document, ClusterPolicy | Policy) else None

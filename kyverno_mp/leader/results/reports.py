@@ -143,7 +143,7 @@ class EphemeralPair:
             else:
                 report.version, report.results = _version_of(stored), wanted
                 return
-        raise KubeConflict("kube.conflict", f"{report.name} comes and goes")
+        raise KubeConflict("kube.conflict", f"{report.name} changes too often")
 
     def _read_both(self) -> None:
         """Find the reports of this replica's previous process."""

@@ -158,7 +158,7 @@ class ResultWriter:
         if lost:
             self._note(OVERWRITTEN, lost)
             _log.warning(
-                "nobody merges results into reports: the oldest are given up",
+                "results are not merged into reports: the oldest are dropped",
                 extra={"fields": {"results": lost}},
             )
 

@@ -184,7 +184,9 @@ class TriggerWriter:
             except Exception as error:  # noqa: BLE001 - one record must not stop others
                 self.outcomes.add((GIVEN_UP,))
                 # Log only the type, because the text can contain a value of an object.
-                _log.error("defect: no UpdateRequest written: %s", type(error).__name__)
+                _log.error(
+                    "internal error: no UpdateRequest written: %s", type(error).__name__
+                )
         return None
 
     def _store(self, decoded: TriggerRecord, wanted: Wanted) -> None:
@@ -222,7 +224,7 @@ class TriggerWriter:
             if self._mark(document):
                 self.outcomes.add((COALESCED,))
                 return
-        raise KubeConflict("kube.conflict", "an UpdateRequest comes and goes")
+        raise KubeConflict("kube.conflict", "an UpdateRequest changes too often")
 
     def _mark(self, document: Json) -> bool:
         """Mark the request with this name as due; False if it is gone meanwhile.

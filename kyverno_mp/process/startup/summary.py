@@ -58,8 +58,8 @@ class Summary:
         if self.problems:
             left_out.append(_count(self.problems, "problem"))
         if not left_out:
-            return f"{line}; nothing left out"
-        return f"{line}; left out: {', '.join(left_out)} (reasons in /policies)"
+            return f"{line}; nothing omitted"
+        return f"{line}; omitted: {', '.join(left_out)} (reasons in /policies)"
 
 
 def summary_of(status: Status) -> Summary:

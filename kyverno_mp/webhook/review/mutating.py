@@ -69,7 +69,7 @@ def _answer(review: Review, done: Mutations, *problems: str) -> bytes:
     for policy, error in done.left_out:
         code, text = review.note(error, policy.key)
         texts.append(
-            f"kyverno left out what policy {policy.key} changes ({code}): {text}"
+            f"kyverno skipped the changes of policy {policy.key} ({code}): {text}"
         )
     return review.allow(texts, [*done.responses, *done.verified], done.patch)
 

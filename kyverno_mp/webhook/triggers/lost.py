@@ -58,7 +58,7 @@ class LostPolicies:
             self._known[kind, policy] = self._journal.written, now_ns
             # Not for each review: under load, this would log thousands of lines.
             _LOG.warning(
-                "triggers of a policy could not be recorded: it is synced instead",
+                "triggers of a policy could not be recorded, so it is synced",
                 extra={"fields": {"policies": [policy]}},
             )
             return
