@@ -7,15 +7,15 @@ Error:
       InputError        the author of a policy, or the caller, must act
         PolicyInvalid     a policy document cannot be accepted
         RequestInvalid    an admission review cannot be understood
-        SettingInvalid    an environment variable, flag or file of settings
+        SettingInvalid    an environment variable, flag or settings file is invalid
         ExpressionInvalid an expression does not parse
         ExpressionFailed  an expression or substitution failed at run time
-          NamespaceGone     of an object that was listed before
+          NamespaceGone     the namespace of a listed object is gone
         BudgetExceeded    an expression spent its steps or bytes
-      DependencyError   the operator, later (retry_after_s)
+      DependencyError   the operator must act; retry later (retry_after_s)
         KubeUnavailable, KubeConflict, KubeNotFound, KubeRefused, KubeExpired
         RegistryUnavailable, DeadlinePassed
-      StateError        the machine
+      StateError        the local machine is in an unsuitable state
         SnapshotUnusable, LeaseLost, QueueFull, Preempted
 """
 
@@ -129,7 +129,7 @@ class KubeRefused(DependencyError):
 
 
 class KubeExpired(DependencyError):
-    """A resource version or a page is too old (410 Gone): list again."""
+    """A resource version or a page is too old (410 Gone); list again."""
 
 
 class RegistryUnavailable(DependencyError):

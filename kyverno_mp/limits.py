@@ -117,10 +117,10 @@ URL_CHARACTERS_MAX = 16 * 1024
 """A URL or an image reference that an expression parses; servers reject longer ones."""
 
 PATTERN_PRODUCT_MAX = 1_000_000
-"""Weight of a pattern times bytes of the review up to which the pattern runs without
-charging steps: about 15 ms at worst, about 10 us in practice. 17 patterns of weight 20
-stay below it for reviews up to 50 KB; larger ones are charged value by value, which
-takes five times as long."""
+"""Weight of a pattern times bytes of the review. Up to this product, the pattern runs
+without charging steps: about 15 ms at worst, about 10 us in practice. 17 patterns of
+weight 20 stay below it for reviews up to 50 KB. Larger ones are charged value by value,
+which takes five times as long."""
 
 MESSAGE_CHARACTERS_MAX = 10_000
 """The message of one rule. Upstream has no limit, and messages can quote whole objects.
@@ -955,7 +955,7 @@ CLEANUP_SHOWN_MAX = 50
 """Objects that a status or an Event of a clean-up policy lists."""
 
 CLEANUP_MESSAGE_CHARACTERS_MAX = 4096
-"""The message of a clean-up policy's condition; the API server takes 32,768."""
+"""The message of a clean-up policy's condition; the API server accepts 32,768."""
 
 CLEANUP_ANSWERS_MAX = 256
 """Responses of the API server and of services that one run of a clean-up policy caches,

@@ -31,7 +31,7 @@ _MESSAGE_CHARACTERS_MAX: Final = 1024
 
 
 class GlobalContextStatuses:
-    """The statuses already written, so that each state is written once."""
+    """Writes the statuses; remembers them, so that each state is written once."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects

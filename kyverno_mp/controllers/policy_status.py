@@ -135,7 +135,7 @@ def _nothing_missing(_policy: AnyServedPolicy) -> Sequence[str]:
 
 
 class PolicyStatuses:
-    """The statuses already written, so that each policy is read only once."""
+    """Writes the statuses; remembers them, so that each policy is read only once."""
 
     def __init__(
         self,

@@ -150,7 +150,7 @@ class Replicas:
         return True
 
     def leave(self) -> None:
-        """Remove this replica's report, so that the others do not wait for it."""
+        """Remove this replica's report, so that other replicas do not wait for it."""
         self._write({self._identity: None})
 
     def lagging(self, resource: str, version: int) -> tuple[str, ...]:

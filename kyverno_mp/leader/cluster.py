@@ -101,8 +101,8 @@ class ClusterPolicies:
         self._given: dict[str, bytes] = {}
         self._polled_versions: dict[str, int] = {}
         self.settled: tuple[Mapping[str, int], int] = ({}, 0)
-        """Resource versions by plural name: a worker that has attached the paired
-        generation enforces all changes up to them."""
+        """Resource versions by plural name, and a generation: a worker that has
+        attached this generation enforces all changes up to these versions."""
 
     def poll(
         self,
@@ -111,7 +111,7 @@ class ClusterPolicies:
         force: bool = False,
         wait: Callable[[], None] | None = None,
     ) -> Changes:
-        """Return the changes since the last call. Cost: proportional to them."""
+        """Return the changes since the last call. Cost: proportional to the changes."""
         del now_ns, force, wait  # informers update their caches atomically
         changed: dict[str, bytes] = {}
         removed: list[str] = []
@@ -327,7 +327,7 @@ def _rbac(plural: str, *, namespaced: bool) -> Resource:
 
 
 def is_not_served(informer: Informer[Any]) -> bool:
-    """Return whether the API server does not have the resource of an informer."""
+    """Return whether the API server lacks the resource of an informer."""
     return bool(informer.failures and _NOT_SERVED.search(informer.last_error))
 
 

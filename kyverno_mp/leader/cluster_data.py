@@ -16,8 +16,8 @@ Source: docs/architecture.md 3 (shared data segments); docs/behaviour/controller
     apicalls       <METHOD> <path or URL>     {"data": ...} or {"error": text};
                    IMAGE <reference>          the same for images
 
-Every object answers GET of its own path and is in the lists of its kind. Documents of
-our own kind contain the answers of other paths and of services:
+Every object is the response to a GET of its path, and is in the lists of its kind.
+Documents of our own kinds contain the responses of other paths and of services:
 
     apiVersion: kyverno-mp.io/v1alpha1
     kind: ApiCallAnswer

@@ -81,7 +81,7 @@ class ClusterConfiguration:
         self._handlers.append(handler)
 
     def poll(self) -> bool:
-        """Read changes; return whether there were any. Cost: two look-ups."""
+        """Read changes; return whether there are any. Cost: two look-ups."""
         texts = _Texts(*(self._text(at) for at in range(len(self.informers))))
         if texts == self._seen:
             return False

@@ -35,7 +35,7 @@ class ClusterDataSource(Protocol):
         """Return whether anything changed since the last call."""
 
     def segments(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Return every segment by name; one that did not change is the same object."""
+        """Return every segment by name; an unchanged one is the identical object."""
 
 
 class ConfigurationSource(Protocol):

@@ -1,4 +1,4 @@
-"""Names, lifetimes and labels of the certificates.
+"""Define the names, lifetimes and labels of the certificates.
 
 Room: controllers. Takes: values of settings. Gives: CertificateRules. Next:
 certificates/{plan,make,reconcile}.py. May touch: nothing outside its arguments.

@@ -1,4 +1,4 @@
-"""The operator's webhook options, and the parts that all configurations share.
+"""Define the operator's webhook options, and the parts shared by all configurations.
 
 Room: controllers. Takes: values of settings and of the ConfigMap ``kyverno``. Gives:
 WebhookOptions; metadata and clientConfig of every configuration.

@@ -270,7 +270,7 @@ class ClusterLeader:
 
 
 def _end_with(failed: threading.ExceptHookArgs) -> None:
-    """End this process after an unexpected error in a thread; it is then restarted.
+    """End this process after an unexpected error; the supervisor restarts it.
 
     Without its lease or its informers, the leader would look healthy but do nothing.
     The workers continue with the last publication. An unexpected exception in one

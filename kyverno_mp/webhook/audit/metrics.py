@@ -5,7 +5,7 @@ May touch: the page of this process.
 Source: docs/behaviour/controllers 9.2 (names and label values).
 
 SAFETY: the page has one writer, the thread that creates PageRecords; threads of the
-slow lane and of the audit queue pass their counts to its event loop.
+slow lane and of the audit queue pass their counts to that thread's event loop.
 """
 
 import asyncio

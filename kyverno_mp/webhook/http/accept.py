@@ -29,8 +29,8 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 _CLOSE_TIMEOUT_S: Final = 1.0
 """A peer that does not answer the TLS shutdown must not delay a drain."""
 _LET_OTHERS_S: Final = 0.02
-"""A worker does not poll for connections while it evaluates a review: some milliseconds
-where workers share a core."""
+"""A worker does not accept connections while it evaluates a review, which takes some
+milliseconds if workers share a core."""
 _LOOK_AGAIN_S: Final = 0.005
 _EXHAUSTED_S: Final = 1.0
 

@@ -52,7 +52,7 @@ class Exchange:
 
 
 def is_review(exchange: Exchange) -> bool:
-    """Return whether method, content type and path are those of a resource review."""
+    """Return whether method, content type and path match a resource review."""
     if exchange.method != b"POST" or exchange.content_type != JSON:
         return False
     return route_of(exchange.target.partition(b"?")[0]) is not None

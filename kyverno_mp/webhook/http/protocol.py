@@ -261,7 +261,8 @@ class Protocol(asyncio.Protocol):
             self._body = body
         else:
             if type(self._body) is bytes:
-                # Not a list: with millions of tiny chunks, each would take 50 bytes.
+                # Not a list: with millions of tiny chunks, each list item would take 50
+                # bytes.
                 self._body = bytearray(self._body)
             self._body += body
         if self._too_large or self._body_bytes > self._connections.body_bytes_max:

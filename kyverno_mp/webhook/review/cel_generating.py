@@ -1,7 +1,7 @@
 """Record the GeneratingPolicies that a request triggers, and allow it.
 
 Room: webhook. Takes: a Review and its GeneratingPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the triggers.
+Next: review (allow). May touch: the triggers.
 Source: docs/behaviour/cel 12d; docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/gpol/handler.go.
 """
@@ -56,7 +56,7 @@ class CelGeneratingHandler:
     def evaluate_rest(
         self, review: Review, plan: GeneratingPlan, _failure: Failure, _pace: Pace
     ) -> bytes:
-        """Record the triggers late, without matching; the pool evaluates the match."""
+        """Record the triggers without matching; the pool evaluates the match."""
         answer = review.allow([], [])
         if _is_recorded(review):
             _record(review, plan.unchecked())

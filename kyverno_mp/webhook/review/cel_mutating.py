@@ -1,7 +1,8 @@
 """Mutate by MutatingPolicies: answer with one patch, or with the errors of policies.
 
 Room: webhook. Takes: a Review and its MutatingPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the sink, the results for reports, the triggers.
+Next: review (allow, deny). May touch: the sink, the results for reports, the
+triggers.
 Source: docs/behaviour/cel 10.1; docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/mpol/handler.go.
 """

@@ -1,7 +1,7 @@
 """Validate by policies in CEL: deny, warn, and record audit results.
 
 Room: webhook. Takes: a Review and its CelPlan. Gives: the answer's bytes.
-Next: review (its exits). May touch: the sink, the results for reports.
+Next: review (allow, deny). May touch: the sink, the results for reports.
 Source: docs/behaviour/cel 6 (admission); docs/behaviour/controllers 2.8; Kyverno
 pkg/webhooks/resource/vpol/handler.go.
 

@@ -1,7 +1,7 @@
 """Mutate: answer with the patch of all policies, or with one policy's denial.
 
 Room: webhook. Takes: a Review and the MutationPlan of its rules. Gives: the answer's
-bytes. Next: review (its exits). May touch: the sink.
+bytes. Next: review (allow, deny). May touch: the sink.
 Source: docs/behaviour/controllers 2.5, 2.6; docs/behaviour/images 2.6.
 """
 

@@ -1,4 +1,4 @@
-"""Evaluate and answer one decoded and planned review, with one exit for failures.
+"""Evaluate and answer one decoded and planned review, and handle failures.
 
 Room: webhook. Takes: Dependencies, a Route, a Request, the webhook's Handler, a plan.
 Gives: the answer's bytes. Next: service, which runs it in the event loop or in a lane.
@@ -43,7 +43,7 @@ class Handler(Plans[PlanT], Protocol[PlanT]):
         """Return whether the webhook handles such a request."""
 
     def evaluate(self, review: "Review", plan: PlanT, pace: Pace | None) -> bytes:
-        """Run the plan and answer through the review's exits. Raises: Preempted."""
+        """Run the plan; answer with ``allow`` or ``deny``. Raises: Preempted."""
 
     def passed(self, review: "Review") -> None:
         """Do the follow-up tasks of an allowed review, before its answer is sent."""
@@ -75,7 +75,7 @@ class Failure:
 
 
 class Review:
-    """One review in progress: the state that its exits need."""
+    """One review in progress, and its answers: ``allow``, ``deny`` and ``fail``."""
 
     __slots__ = (
         "_handler",

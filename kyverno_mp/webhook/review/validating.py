@@ -1,7 +1,7 @@
 """Validate: deny by enforcing rules, warn, and audit after the answer.
 
 Room: webhook. Takes: a Review and the Plan of its rules. Gives: the answer's bytes.
-Next: review (its exits), audit queue. May touch: the sink, the audit queue.
+Next: review (allow, deny), audit queue. May touch: the sink, the audit queue.
 Source: docs/behaviour/controllers 2.4-2.9.
 """
 
