@@ -220,7 +220,7 @@ class ReplicasController:
     def __init__(
         self, replicas: Replicas, in_force: Callable[[], Versions | None]
     ) -> None:
-        """``in_force`` returns the versions that all workers use, or None meanwhile."""
+        """``in_force``: the versions that all workers use, None while they attach."""
         self._replicas = replicas
         self._in_force = in_force
 

@@ -21,7 +21,7 @@ _VERBS: Final = ("get", "list", "watch")
 
 
 def scan_permissions(permissions: Permissions, account: str) -> MissingPermissions:
-    """Return a check of the ``account`` that scans; "" lacks no permission.
+    """Return a check of the scanning ``account``; without one, nothing is missing.
 
     The check raises: DependencyError.
     """

@@ -142,7 +142,7 @@ class ClusterPolicies:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all policies in CEL were listed, or cannot exist."""
+        """Return whether all policies in CEL were listed, or have no served kind."""
         return all(one.synced or is_not_served(one) for one in self.cel_informers)
 
     def version_of(self, kind: str, key: Key) -> tuple[str, int]:
@@ -156,7 +156,7 @@ class ClusterPolicies:
 
     @property
     def policy_informers(self) -> list[Informer[bytes]]:
-        """The informers of all policies, without those of exceptions."""
+        """The informers of policies, but not of exceptions."""
         return [*self.informers[:2], *self.cel_informers[: len(CEL_RESOURCES)]]
 
     def exception(self, key: Key) -> bytes | None:

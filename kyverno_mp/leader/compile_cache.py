@@ -32,7 +32,8 @@ from kyverno_mp.snapshot.write import write_file
 _log = logging.getLogger(__name__)
 _NAME: Final = "compiled"
 _VERSION: Final = b"version"
-"""The key contains the program's version, because versions compile differently."""
+"""Key of the record with the program's version, because versions compile differently.
+"""
 _PROGRAM: Final = f"{__version__}, layout {LAYOUT_VERSION}".encode()
 
 

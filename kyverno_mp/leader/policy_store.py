@@ -185,7 +185,7 @@ class PolicyStore:
     def _sort(
         self, problems: list[str]
     ) -> tuple[dict[Key, StoredDocument], dict[Key, StoredDocument]]:
-        """Return policies and exceptions by key; later documents replace earlier."""
+        """Return policies and exceptions by key; the last document of a key wins."""
         policies: dict[Key, StoredDocument] = {}
         exceptions: dict[Key, StoredDocument] = {}
         for name in sorted(self._files):

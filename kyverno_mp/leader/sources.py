@@ -43,7 +43,7 @@ class ConfigurationSource(Protocol):
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The errors of refused values."""
+        """The errors of rejected values."""
 
     def poll(self) -> bool:
         """Return whether anything changed since the last call."""

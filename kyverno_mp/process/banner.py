@@ -30,7 +30,7 @@ _CEL_PATHS: Final = {
         "/ivpol/validate and /nivpol-keys: ImageValidatingPolicies"
     ),
 }
-"""The URL paths of kinds with separate paths."""
+"""The URL paths of these kinds."""
 
 
 @dataclass(slots=True)

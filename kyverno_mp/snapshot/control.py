@@ -66,7 +66,7 @@ class WorkerEntry:
     slot: int
     pid: int
     started: int
-    """The start time given to ``claim``, because a later process can have the same id.
+    """The start time given to ``claim``; it distinguishes processes that reuse an id.
     """
     generations: dict[str, int]
 

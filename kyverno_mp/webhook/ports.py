@@ -46,7 +46,7 @@ class Plan(PlanOf, Protocol):
     an error for each."""
 
     travels: bool
-    """Whether it has results for reports that only a review can produce."""
+    """Whether the plan has results for reports that only a review can produce."""
     travels_late: bool
     """Whether policies that can make external calls have such results, which are
     computed after the answer."""

@@ -35,8 +35,7 @@ NGPOL: Final = "ngpol"
 IVPOL: Final = "ivpol"
 """ImageValidatingPolicies; the rest of the path is ``/validate`` and their names."""
 NIVPOL: Final = "nivpol"
-"""NamespacedImageValidatingPolicies; the rest of the path is like that of ``/ivpol``.
-"""
+"""NamespacedImageValidatingPolicies; the rest of the path is as for ``/ivpol``."""
 _IMAGE_WEBHOOKS: Final = frozenset({IVPOL, NIVPOL})
 _BY_NAMES: Final = frozenset({VPOL, NVPOL, MPOL, NMPOL, GPOL, NGPOL})
 CEL_WEBHOOKS: Final = _BY_NAMES | _IMAGE_WEBHOOKS

@@ -394,7 +394,7 @@ class _Attached:
         return _knows(segment, self._asked_generating_policies, key)
 
     def knows_images(self, key: str) -> bool:
-        """Return whether such a policy exists, or existed at the last request."""
+        """Return whether an image policy exists, or existed at the last request."""
         linked = self.image_policies.current()
         segment = None if linked is None else linked.segment
         return _knows(segment, self._asked_image_policies, key)

@@ -58,7 +58,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleDependencies:
-    """The dependencies that the role gives its worker; None if one is absent."""
+    """The dependencies that the role provides; None for an absent one."""
 
     evaluate: Plans[Plan]
     is_ready: Callable[[], bool]

@@ -43,7 +43,7 @@ class Condition(NamedTuple):
     expression: str
 
     def raw(self) -> Json:
-        """Return it as the API server stores it."""
+        """Return the condition as the API server stores it."""
         return {"name": self.name, "expression": self.expression}
 
 

@@ -52,7 +52,7 @@ class KnownExceptions:
         self._by_policy: dict[tuple[str, str], list[AnyException]] = {}
 
     def read(self, documents: Iterable[bytes]) -> None:
-        """Replace the exceptions by the decoded documents."""
+        """Replace the exceptions with the decoded documents."""
         known, self._decoded = self._decoded, {}
         for text in sorted(documents):
             found = known[text] if text in known else _decoded(text)

@@ -355,7 +355,7 @@ def _conditions_of(policy: AnyServedPolicy) -> list[Json]:
     If a policy has autogen copies, each condition is limited to the kinds it is for.
     """
     if isinstance(policy, GeneratingPolicy) and is_synchronized(policy):
-        return []  # Requests that fail them can affect generated objects.
+        return []  # Requests that do not meet them can affect generated objects.
     copies = list(copies_of(policy))
     if not copies:
         found = [(one.name, one.expression) for one in policy.spec.match_conditions]

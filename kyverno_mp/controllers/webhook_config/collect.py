@@ -59,8 +59,8 @@ def entries_of(
 class KnownEntries:
     """Entries of the policies in the last request, each computed once.
 
-    PERF: perf/propagation.py; a changed policy costs its own rules, not those of all
-    policies. Policies and directories are compared by identity.
+    PERF: a changed policy costs its own rules, not all policies' rules
+    (perf/propagation.py). Policies and directories are compared by identity.
     """
 
     def __init__(self) -> None:

@@ -76,7 +76,7 @@ class CallSource(SourceThread):
         )
 
     def _fetch_with_retries(self) -> bytes:
-        """Call, and retry with a back-off. Raises: Error, the last one."""
+        """Call, and retry with a back-off. Raises: the last Error."""
         pause_s = _RETRY_S
         for attempt in range(1, self._attempts + 1):
             try:

@@ -95,7 +95,7 @@ class ClusterGlobalContext:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether policies can be published: data is complete, or takes long."""
+        """Return whether to publish policies: data is complete, or takes too long."""
         if time.monotonic() - self._started_s > _FIRST_S:
             return True
         if not self.informer.synced:
@@ -200,7 +200,7 @@ class ClusterGlobalContext:
 
 
 def _spec_text(raw: msgspec.Raw) -> bytes:
-    """Return the fields that determine an entry's data; only they restart it."""
+    """Return the fields that determine an entry's data; a change restarts it."""
     document = msgspec.json.decode(raw)
     return msgspec.json.encode(
         {

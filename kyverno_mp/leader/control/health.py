@@ -5,7 +5,7 @@ resources. Gives: LeaderHealth (written), reasons_against, stale_resources.
 Next: process/roles/health.py answers probes with it.
 May touch: ``leader_health.json`` in the runtime folder.
 Source: docs/architecture.md 2; docs/behaviour/controllers 2.1 (readiness: the
-certificate verifies now).
+certificate is valid now).
 """
 
 from collections.abc import Callable, Iterable

@@ -35,7 +35,7 @@ class ServedPolicies:
         self._served: Served = {}
 
     def read(self) -> Served:
-        """Return the policies once every worker has attached them, before that none.
+        """Return the policies in force; empty until every worker has attached them.
 
         Cost: small; it returns the same object until the next publication.
         """

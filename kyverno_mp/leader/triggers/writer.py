@@ -175,7 +175,7 @@ class TriggerWriter:
             return None
 
     def _stored(self, decoded: TriggerRecord) -> DependencyError | None:
-        """Store the UpdateRequests of a record; return an error if it must wait."""
+        """Store the UpdateRequests of a record; return an error that needs a retry."""
         for wanted in decoded.wanted:
             try:
                 self._store(decoded, wanted)

@@ -27,7 +27,7 @@ _MADE_BY_HAND: Final = frozenset({"validate", "verifyImages"})
 
 
 def object_record(request: Request) -> ObjectRecord | None:
-    """Return the object of the events, None if they must not be created.
+    """Return the object of the events, None if the review must cause none.
 
     KYVERNO: an object without a name yet (generateName) gets no event (9.1). An event
     about an Event could cause another one, and so on.

@@ -37,11 +37,11 @@ DROPPED: Final = "dropped"
 TOO_LARGE: Final = "too_large"
 FAILED: Final = "failed"
 _COMPLAINTS_S: Final = 60.0
-"""A full disk fails for each review, so this is logged at most once a minute."""
+"""With a full disk, each review fails, so this is logged at most once a minute."""
 
 
 class ReviewRecorder:
-    """Records one in a number of a worker's reviews."""
+    """Records one of every ``one_of`` reviews of a worker."""
 
     def __init__(
         self,

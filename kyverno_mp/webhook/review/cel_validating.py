@@ -91,7 +91,7 @@ class CelPlans(Generic[PlanT]):
     def _named(
         self, request: Request, policy_key: str
     ) -> tuple[frozenset[str] | None, Iterable[str]]:
-        """Return the names in a path, None if none is for this request, and the keys.
+        """Return the names in a path that apply to the request, or None, and the keys.
 
         A path of namespaced policies without namespaces, as upstream registers it, does
         not tell which policies this worker must know.

@@ -24,7 +24,7 @@ from kyverno_mp.limits import (
 
 
 class EventLoopPace:
-    """One slice, extended a little only if other processes used the core meanwhile.
+    """One slice, extended a little if other threads or processes used the core.
 
     On a busy machine, a slice can pass while the thread waits for a core. A cheap
     review then needs only some microseconds more, while a lane would take milliseconds.

@@ -157,7 +157,7 @@ class Review:
         responses: Sequence[PolicyResponse] = (),
         patch: Sequence[dict[str, Json]] = (),
     ) -> bytes:
-        """Allow, with warnings and a JSON patch, and count."""
+        """Allow the request, with warnings and a JSON patch, and count the review."""
         self._record(responses, passed=True)
         if self.is_considered:
             self._handler.passed(self)
@@ -172,7 +172,7 @@ class Review:
         responses: Sequence[PolicyResponse] = (),
         texts: Sequence[str] = (),
     ) -> bytes:
-        """Deny, with warnings, and count."""
+        """Deny the request, with warnings, and count the review."""
         self._record(responses, passed=False)
         if self.dependencies.recording is not None and self.is_considered:
             self._keep(responses, (), allowed=False)

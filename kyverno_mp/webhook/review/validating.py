@@ -180,8 +180,8 @@ def _pass_on_ahead(
     """Record results for reports that only this review can produce, before the answer.
 
     Audited results are included; these rules run again with the audit. Return whether
-    this is done. Slow policies follow after the answer, which does not wait for their
-    calls. If it takes too long, everything follows after the answer.
+    the results were recorded. Slow policies follow after the answer, which does not
+    wait for their calls. If it takes too long, everything follows after the answer.
     """
     results = review.dependencies.results
     if results is None or not results.takes(review.request):
