@@ -52,7 +52,7 @@ _ORDERS: Final = frozenset({signal.SIGTERM, signal.SIGHUP})
 _SIGNALS: Final = _ORDERS | {_WAKE}
 _SETTLE_S: Final = 0.02
 _IDLE_SHARE: Final = 5
-"""The part of the poll interval that polling very many files can take."""
+"""The share of the poll interval that polling many files can take."""
 _POLL_S_MAX: Final = 0.5
 _LOGGED_MAX: Final = 50
 """The number of new problems that one publication logs."""
