@@ -422,10 +422,12 @@ POLICY_REVIEWS_MAX = 64
 With more, requests would reach their deadline while they wait."""
 
 NAMESPACED_POLICY_REVIEWS_MAX = 48
-"""Reviews of namespaced policies; the remaining places are for cluster policies."""
+"""Reviews of namespaced policies that run or wait in one worker; the remaining places
+are for cluster policies."""
 
 POLICY_REVIEWS_OF_NAMESPACE_MAX = 12
-"""Policy reviews of one namespace, of which one runs at a time."""
+"""Policy reviews of one namespace that run or wait in one worker; one runs at a time.
+"""
 
 ASSERTION_DEPTH_MAX = 128
 """Nesting depth of one assertion tree. Each level takes three of 1,000 Python frames;
@@ -854,8 +856,8 @@ IMAGE_REASONS_MAX = 4
 satisfied; a policy has one or two."""
 
 IMAGE_REASON_CHARACTERS_MAX = 500
-"""The length of such an explanation: the API server shows a whole denial to the user,
-in one line."""
+"""The length of an explanation why an attestor was not satisfied: the API server shows
+a whole denial to the user, in one line."""
 
 IMAGE_SCAN_READ_S = 10
 """How long a scan can take to read or verify one part of an image, including log and
@@ -1053,11 +1055,11 @@ REPORTS_EVENTS_BURST = 25
 for every object of a large cluster, and the reports contain the same results."""
 
 REPORTS_EVENTS_PER_S = 0.2
-"""The refill rate of that budget per rule: twelve objects a minute."""
+"""The refill rate of a rule's budget for Events from scans: twelve objects a minute."""
 
 REPORTS_EVENTS_RULES_MAX = 4_096
-"""Rules whose budget is remembered; 200 bytes each. An evicted rule starts with a full
-budget."""
+"""Rules whose budget for Events is remembered; 200 bytes each. An evicted rule starts
+with a full budget."""
 
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred
@@ -1074,11 +1076,10 @@ REPORT_MESSAGE_CHARACTERS_MAX = 8192
 """The message of one result in a report."""
 
 REPORTS_WAITING_MAX = 2000
-"""Objects that wait for an evaluator; watches and lists pause when the queue is full.
-"""
+"""Objects that wait for an evaluator; watches and lists pause at the limit."""
 
 REPORTS_WAITING_BYTES_MAX = 16 * 1024 * 1024
-"""The total size of these waiting objects: some 2,000 Pods."""
+"""The total size of the objects that wait for an evaluator: some 2,000 Pods."""
 
 REPORTS_BATCH_OBJECTS = 50
 """Objects in one batch for an evaluator: some 25 ms of work."""
@@ -1111,8 +1112,8 @@ REPORTS_POLICIES_BYTES_MAX = 2 * 1024 * 1024
 the policies of its kind; a hundred have some 200 KiB."""
 
 REPORTS_ADMISSION_POLICIES_S_MAX = 30
-"""How long scans wait for the first list of these policies. After this time, scans
-start without them, and report rows that may belong to them stay."""
+"""How long scans wait for the first list of native admission policies. After this time,
+scans start without them, and report rows that may belong to them stay."""
 
 REPORTS_RETRIES_MAX = 100_000
 """Objects that are retried after a failure; about 300 bytes each. Further ones are
@@ -1123,13 +1124,12 @@ DASHBOARD_RESULTS_MAX = 200_000
 list is sorted. Further ones appear only in its totals, and a metric counts them."""
 
 DASHBOARD_RESULTS_BYTES_MAX = 128 * 1024 * 1024
-"""The total length of their strings, those of one report counted once: 200,000 with
-messages of some 500 characters."""
+"""The total length of the strings in the results that the dashboard lists, counting
+those of one report once: 200,000 results with messages of some 500 characters."""
 
 DASHBOARD_REPORTS_MAX = 100_000
 """Reports whose results the dashboard counts: about 1 KB each without the results.
-Further reports are missing from all totals, and the same metric counts their results.
-"""
+Further reports are missing from all totals, and a metric counts their results."""
 
 DASHBOARD_TEXT_CHARACTERS_MAX = 512
 """A name, policy, category etc. of a stored report, and a field of a query. A policy's

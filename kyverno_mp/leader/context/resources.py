@@ -37,7 +37,7 @@ _AGAIN_S_MAX: Final = 10.0
 _TOO_LARGE_AGAIN_S: Final = 300.0
 _SETTLE_S: Final = 0.1
 _IDLE_SHARE: Final = 5
-"""The share of the time that computing a large entry can take: one in this many."""
+"""The pause after computing a large entry, as a multiple of the time that it took."""
 _BYTES_PER_S: Final = 8 * 1024 * 1024
 """The publication budget of a large entry that changes constantly."""
 _LOOK_S: Final = 2.0
