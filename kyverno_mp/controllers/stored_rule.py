@@ -1,4 +1,4 @@
-"""Convert a generated rule to the form in which the API server stores Kyverno's.
+"""Convert an autogen rule to the form in which the API server stores it.
 
 Room: controllers. Takes: a Rule from autogen. Gives: its JSON, with the empty fields
 that Go writes and the defaults of the CRD, without the fields that Go omits.

@@ -249,9 +249,10 @@ class PolicyReview:
     def _warn_of_expressions(
         self, document: ClusterPolicy | Policy, verdict: ReviewVerdict
     ) -> None:
-        """Add upstream's type check, then all other expressions that never compile.
+        """Add warnings of upstream's type check and of expressions that never compile.
 
-        Upstream accepts the latter without a warning, and then every request fails.
+        Upstream accepts expressions that never compile without a warning, and then
+        every request fails.
         """
         view, places = self._options.view, set()
         if view is not None and not verdict.is_cut_short:

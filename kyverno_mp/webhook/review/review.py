@@ -70,7 +70,7 @@ class Failure:
 
     @property
     def is_late(self) -> bool:
-        """Return whether the only reason is a lack of time or room."""
+        """Return whether the evaluation failed only for lack of time or room."""
         return isinstance(self.error, DeadlinePassed | QueueFull)
 
 
