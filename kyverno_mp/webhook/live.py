@@ -50,7 +50,7 @@ _SECRET_NS_MAX: Final = 5_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The ports that a folder of canned answers replaces without a cluster."""
+    """The ports that a folder of canned responses replaces without a cluster."""
 
     api_calls: ApiCalls
     config_maps: ConfigMaps
@@ -60,11 +60,11 @@ class Live:
     authority: Authority
     cel: CelPorts
     read_secret: ReadSecret
-    """Reads a Secret of our namespace with credentials of registries."""
+    """Reads a Secret of our namespace with registry credentials."""
     read_key_secret: ReadNamedSecret
     """Reads a Secret with a public key, in any namespace that our account may read."""
     view: ClusterView
-    """The cluster as seen by reviews of policies."""
+    """The view of the cluster for reviews of policies."""
     top_kind: TopKind
     """The cluster's kinds, for reviews of subresources."""
 
@@ -78,9 +78,9 @@ def live_ports(
 ) -> Live | None:
     """Return the ports of this worker. Raises: SettingInvalid.
 
-    ``kinds`` returns the discovery rows that the leader published. ``on_query`` gets
-    each call to the API server, in any thread. ``on_failure`` gets the codes of
-    failures that cause warnings only, in any thread.
+    ``kinds`` returns the discovery rows that the leader published. ``on_query``
+    receives each call to the API server, in any thread. ``on_failure`` receives the
+    codes of failures that cause only warnings, in any thread.
     """
     if settings.standalone:
         return None
@@ -128,7 +128,7 @@ def live_ports(
 
 
 def secrets_of(client: Client, namespace: str) -> ReadSecret:
-    """Return what reads Secrets of our namespace."""
+    """Return a reader for Secrets of our namespace."""
 
     def read_secret(name: str) -> Json | None:
         deadline_ns = time.monotonic_ns() + _SECRET_NS_MAX
