@@ -4,8 +4,8 @@ The library is the oracle: what it refuses, this program refuses, and both accep
 is good. Where one is stricter by intent, the case says so. A failure means: an image
 counts as signed that Sigstore's own client refuses.
 
-Not covered by the library (docs/behaviour/images 9.5): static keys, signatures under
-tags by themselves, log entries without a proof, and chains that need Go's leniency.
+The library does not cover static keys, signatures under tags by themselves, log entries
+without a proof, and chains that need Go's leniency.
 """
 
 import base64
