@@ -25,7 +25,7 @@ from tests.registry.conftest import Registry, serving
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
-DEAD: Final = 6
+DEAD: Final = 4
 _POLICIES: Final = "/apis/kyverno.io/v1/clusterpolicies"
 _RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 _SETTINGS: Final = {
