@@ -273,7 +273,7 @@ class Bench:
         }
 
     def memory(self, count: int) -> Row:
-        """Measure the pool's memory before and after generation for old objects."""
+        """Measure the pool's memory before and after generateExisting."""
         self._api.create(_NAMESPACES, {"metadata": {"name": "many"}})
         bodies = ({"metadata": {"name": f"t{number}"}} for number in range(count))
         create_all(self._plane, "/api/v1/namespaces/many/serviceaccounts", bodies)
