@@ -58,7 +58,8 @@ class GeneratingParts:
             self._follow,
         )
         self.watches = Watches(
-            dependencies.client, kinds, downstream, submit, self._dropped
+            *(dependencies.client, kinds, downstream, submit, self._dropped),
+            on_listed=lambda policy: add_policy(policy_key(policy)),
         )
         self.events = GeneratingEvents(
             dependencies,
@@ -66,7 +67,8 @@ class GeneratingParts:
             ExistingTriggers(dependencies, kinds),
             downstream,
             self.register,
-            submit,
+            submit=submit,
+            awaits_watches=self.watches.awaits,
         )
         self.generating = Generating(
             dependencies,

@@ -41,28 +41,37 @@ from kyverno_mp.telemetry.log import fields
 _log = logging.getLogger(__name__)
 Claims: TypeAlias = dict[str, set[Place]]
 """What names a trigger by its labels, by the trigger's key."""
+_LIST_WAIT_S: Final = 5.0
+"""Until the next look at a watch that may fail to list its kind."""
 NAME: Final = "background-generating-policy"
 
 
 class GeneratingEvents:
     """The reconciler of GeneratingPolicies; threads may share it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - wired in one place
         self,
         dependencies: BackgroundDependencies,
         policies: GeneratingPolicies,
         existing: ExistingTriggers,
         downstream: Downstream,
         register: Register,
+        *,
         submit: Callable[[Task], bool],
+        awaits_watches: Callable[[str], bool],
     ) -> None:
-        """``submit`` queues a task for its trigger."""
+        """``submit`` queues a task for its trigger.
+
+        ``awaits_watches`` returns whether a policy's generated kinds still have to be
+        listed; the policy is then added again.
+        """
         self._dependencies = dependencies
         self._policies = policies
         self._existing = existing
         self._downstream = downstream
         self._register = register
         self._submit = submit
+        self._awaits_watches = awaits_watches
         self._lock = threading.Lock()
         self._synced: dict[str, tuple[tuple[object, ...], float]] = {}
         """The version of a policy at the last sync, and when the next one is due."""
@@ -86,6 +95,9 @@ class GeneratingEvents:
             version, next_s = self._synced.get(key, ((), 0.0))
         if version == ready.version and now_s < next_s:
             return Result(after_s=next_s - now_s)
+        if ready.ir.synchronizes and self._awaits_watches(key):
+            # A change between a comparison and the list of the watch would stay.
+            return Result(after_s=_LIST_WAIT_S)
         refusals = Refusals()
         refused = sum(not self._submit(task) for task in self._tasks(ready, refusals))
         refusals.tell()

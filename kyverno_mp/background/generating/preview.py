@@ -150,6 +150,7 @@ class GeneratingPreviewer:
             *(self.dependencies, self.policies),
             ExistingTriggers(self.dependencies, self.kinds),
             *(self._downstream, self.register),
-            lambda _task: False,
+            submit=lambda _task: False,
+            awaits_watches=lambda _policy: False,
         )
         return list(events.all_tasks(policy, refusals))

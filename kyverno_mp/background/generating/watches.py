@@ -82,19 +82,28 @@ class Watches:
         downstream: Downstream,
         submit: Callable[[Task], bool],
         on_dropped: Callable[[str], None],
+        on_listed: Callable[[str], None],
     ) -> None:
-        """``submit`` queues a task; ``on_dropped``: of a policy whose task was not."""
+        """``submit`` queues a task; ``on_dropped``: of a policy whose task was not.
+
+        ``on_listed`` is called with a policy that was ``awaited``, once all its kinds
+        are listed; it must not block.
+        """
         self._client = client
         self._kinds = kinds
         self._downstream = downstream
         self._submit = submit
         self._on_dropped = on_dropped
+        self._on_listed = on_listed
         self._lock = threading.Lock()
         self._watches: dict[tuple[str, str], _Watch] = {}
         self._places: dict[str, set[Place]] = {}
         """What each policy generates."""
         self._left_out: frozenset[Place] = frozenset()
         """Kinds beyond the bounds."""
+        self._awaited: set[str] = set()
+        """Policies to sync when their kinds are listed."""
+        self._follows = False
         self._is_stopped = False
 
     def follow(self, wanted: Mapping[str, Iterable[GeneratedKind]]) -> None:
@@ -118,6 +127,7 @@ class Watches:
             if self._is_stopped:
                 return
             self._places = places
+            self._follows = True
             self._left_out = frozenset(found) - watched
             ended = [
                 self._watches.pop(key)
@@ -141,6 +151,37 @@ class Watches:
             self._watches.clear()
         for watch in watches:
             watch.informer.stop()
+
+    def awaits(self, policy: str) -> bool:
+        """Return whether a kind of a policy still has to be listed for the first time.
+
+        Then ``on_listed`` follows. A kind that cannot be listed is not waited for.
+        """
+        with self._lock:
+            if self._is_listed(policy):
+                return False
+            self._awaited.add(policy)
+            return True
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The policies whose kinds still have to be listed."""
+        with self._lock:
+            return frozenset(self._awaited)
+
+    def listed(self) -> None:
+        """Call ``on_listed`` for each awaited policy whose kinds are listed now."""
+        with self._lock:
+            for policy in [one for one in self._awaited if self._is_listed(one)]:
+                self._awaited.discard(policy)
+                self._on_listed(policy)
+
+    def _is_listed(self, policy: str) -> bool:
+        watches = (self._watches.get(key) for key in self._places.get(policy, ()))
+        return self._follows and all(
+            one is None or one.informer.synced or one.informer.failures >= _FAILING
+            for one in watches
+        )
 
     @property
     def informers(self) -> list[Informer[_Known]]:
@@ -282,6 +323,7 @@ class _Watch:
         was_whole, self._is_whole = self._is_whole, is_whole
         if was_whole or not is_whole:
             return
+        self._watches.listed()
         for uid in [one for one in self._clones if one not in self._uids]:
             if self.is_cloned:
                 self._source_changed(uid, is_gone=True)
