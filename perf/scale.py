@@ -216,7 +216,7 @@ def summarise(variant: str, others: int, server: Server, rounds: list[Round]) ->
 
 
 def time_compile(args: argparse.Namespace, count: int) -> float:
-    """Return the CPU seconds to compile files to the bytes of a snapshot."""
+    """Return the CPU seconds for compiling the files to a snapshot's bytes."""
     with tempfile.TemporaryDirectory() as name:
         others = max(count - len(list(args.policies.rglob("*.yaml"))), 0)
         folder = fill(Path(name), args.policies, others, "namespaces")

@@ -38,7 +38,7 @@ from kyverno_mp.values.jsonvalue import Json
 
 NO_ACCESS: Final = RegistryAccess()
 _VERSION: Final = 3
-"""Version of the entries' format."""
+"""Version of the format of the entries."""
 OnVerified = Callable[[tuple[str, ...], float], None]
 Flights = dict[tuple[str, RegistryAccess], "Future[str]"]
 """The running look-ups of tags in this process."""

@@ -90,8 +90,9 @@ class Objects:
     def patch(self, resource: Resource, key: Key, operations: bytes) -> str:
         """Apply a JSON patch (RFC 6902) to the object; return its resource version.
 
-        The patch names the version that it changes, so it can be repeated. Raises:
-        KubeConflict, KubeNotFound; KubeRefused if the patch does not fit.
+        The patch must contain the version that it changes, so a retry has no further
+        effect. Raises: KubeConflict, KubeNotFound; KubeRefused if the patch does not
+        fit.
         """
         path = resource.object(key)
         return self._write_briefly("PATCH", path, operations, JSON_PATCH)

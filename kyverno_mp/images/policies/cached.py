@@ -28,7 +28,7 @@ from kyverno_mp.program.image_policies.ports import (
 from kyverno_mp.values.jsonvalue import Json
 
 _VERSION: Final = 1
-"""Version of the entries' format."""
+"""Version of the format of the entries."""
 
 
 class CachedPolicyReview:

@@ -144,9 +144,9 @@ def _keyed(asked: CosignQuery, terms: Terms) -> Terms:
 
 
 def _certified(asked: CosignQuery, terms: Terms) -> StaticKey:
-    """Return the certificate's key; the certificate must be below its chain, if given.
+    """Return the certificate's key; a given chain must lead to the certificate.
 
-    Unlike in verifyImages rules, the keys of logs are available here.
+    Unlike for verifyImages rules, the chain is checked with the keys of logs.
     """
     key = certificate_key(asked.certificate, "sha256")
     if not asked.chain:
