@@ -41,9 +41,9 @@ _BY_HAND: Final = frozenset({"Namespace", "CustomResourceDefinition", "ConfigMap
 class Place:
     """A place in a document of one kind, and its value.
 
-    ``path``: keys and positions. ``value``: name of the value below that of the
-    component. ``how``: scalar, text (a scalar in quotes), block (a map or list), extra
-    (a block that is omitted while it is empty and is in no manifest).
+    ``path``: keys and positions. ``value``: name of the value below the component's.
+    ``how``: scalar, text (a scalar in quotes), block (a map or list), extra (a block
+    that is omitted while it is empty and is in no manifest).
     """
 
     path: str

@@ -23,7 +23,7 @@ _CLIENTS_A_SECOND: Final = 40
 
 @dataclass(frozen=True)
 class Run:
-    """One run of wrk. ``what``: absent, left out, bare or judged."""
+    """One run of wrk. ``what``: its webhook, i.e. absent, left out, bare or judged."""
 
     what: str
     clients: int

@@ -104,7 +104,7 @@ def _settle(recorder: ReviewRecorder, count: int) -> None:
 
 
 def main() -> None:
-    """Measure, print a table, and write JSON if asked."""
+    """Measure, print a table, and write JSON if requested."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--reviews", type=int, default=5000)
     parser.add_argument("--json", type=Path)

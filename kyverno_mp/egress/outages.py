@@ -8,7 +8,7 @@ dead registry must not cause a time-out for each of them.
 
 A registry that accepts no connection is down for all callers with the same scheme and
 settings. A registry that accepts the connection but does not answer is down for this
-repository only: behind a proxy cache, only one tenant's upstream may hang.
+repository only: behind a proxy cache, perhaps only one tenant's upstream hangs.
 """
 
 import re

@@ -31,7 +31,7 @@ _POWERS: Final = frozenset(
 def normal_path(path: str) -> str:
     """Return the normal form of ``/path?query``.
 
-    Raises: ExpressionFailed (``egress.path``) when there is no normal form.
+    Raises: ExpressionFailed (``egress.path``) if it has no normal form.
     """
     parts, query = _split(path)
     return _joined(parts, query)

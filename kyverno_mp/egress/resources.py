@@ -104,7 +104,7 @@ class LiveResources:
         return found
 
     def _checked(self, path: str, namespace: str, method: str) -> str:
-        """Return the path. Raises: ExpressionFailed if the policy may not use it."""
+        """Return the path. Raises: ExpressionFailed if the policy cannot use it."""
         if self._is_namespaced:
             return namespaced_path(path, namespace, method)
         return normal_path(path)

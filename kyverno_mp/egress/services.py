@@ -34,7 +34,7 @@ _TIMEOUT_S: Final = 30.0
 _OURS: Final = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te"}
 )
-"""Headers that frame the request; a policy may not set them."""
+"""Headers that frame the request; a policy cannot set them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,8 +101,8 @@ class ServedClients:
         exposed = access.insecure and (own or not self._settings.insecure)
 
         def keychain(reference: Reference, deadline_ns: int) -> Credentials:
-            # SAFETY: the author of a policy may not be trusted with our credentials,
-            # which anyone on the network can read if no certificate is verified.
+            # SAFETY: the author of a policy is not trusted with our credentials, which
+            # anyone on the network can read if no certificate is verified.
             if exposed and not own:
                 return ANONYMOUS
             if exposed and access.is_tenants:

@@ -46,7 +46,7 @@ def verified_payloads(
 ) -> list[Verified]:
     """Return the payloads with a valid signature for ``digest``.
 
-    Raises: ExpressionFailed if there is none.
+    Raises: ExpressionFailed if none is found.
     """
     if not layers:
         raise failed("no signatures found")
@@ -65,7 +65,7 @@ def verified_statements(
 ) -> list[Verified]:
     """Return the in-toto statements about ``digest`` with a valid signature.
 
-    Raises: ExpressionFailed if there is none.
+    Raises: ExpressionFailed if none is found.
     """
 
     def verify(layer: Layer) -> Verified:

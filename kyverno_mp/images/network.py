@@ -1,6 +1,6 @@
 """Query transparency logs and read TUF mirrors through an Exchange for registries.
 
-Room: images. Takes: an Exchange of registry/exchange.py, which decides what calls are
+Room: images. Takes: an Exchange of registry/exchange.py, which decides which calls are
 allowed; the name of this program. Gives: a Send, a Fetch. Next: cli/cluster/trust.py,
 webhook/images.py. May touch: the network through the Exchange.
 Source: docs/behaviour/images 3.8.

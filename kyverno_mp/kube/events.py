@@ -273,7 +273,7 @@ class Events:
             "series": {"count": series.count, "lastObservedTime": self._micro_time()}
         }
         key = (series.namespace, series.name)
-        # K8S: an Event is deleted after an hour; a later update finds none.
+        # K8S: an Event is deleted after an hour, and a later update fails.
         with contextlib.suppress(KubeNotFound, KubeRefused):
             self._objects.merge(EVENTS, key, patch)
         series.written, series.written_ns = series.count, now_ns

@@ -40,8 +40,8 @@ def read_image(client: Client, reference: Reference, deadline_ns: int) -> Image:
     """Resolve the reference once and read its manifest.
 
     KYVERNO: from an image index it selects linux/amd64 on every machine (the default of
-    go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and what
-    ``Client.manifest`` raises.
+    go-containerregistry). Raises: RequestInvalid (``registry.manifest``), and the
+    errors of ``Client.manifest``.
     """
     found = client.manifest(reference, deadline_ns)
     document = _document(found, reference)

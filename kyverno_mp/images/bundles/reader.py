@@ -81,8 +81,8 @@ def verified_bundles(
         text = error.message if isinstance(error, ExpressionFailed) else str(error)
         raise failed(f"failed to get trusted root: {image}: {text}") from None
     if logs.ignores_scts:
-        # KYVERNO: with ignoreSCT, upstream demands no time and fails
-        # (docs/behaviour/images 5).
+        # KYVERNO: with ignoreSCT, upstream requires no timestamp, which its verifier
+        # rejects (docs/behaviour/images 5).
         raise failed(f"failed to get verify bundles: {image}: {_NO_TIME}")
     demands = Demands(digest, asked.identity, needs_log=not logs.is_ignored)
     held = []

@@ -80,7 +80,7 @@ class Terms:
 
 
 class Signer(NamedTuple):
-    """The signer: the check, and the issuers of the certificate."""
+    """A signer's check, and the issuers of its certificate."""
 
     check: Check
     issuers: tuple[x509.Certificate, ...] = ()
