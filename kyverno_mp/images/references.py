@@ -1,13 +1,13 @@
-"""Follow a reference to a public key: the port to Secrets and key management services.
+"""Resolve references to public keys: the port to Secrets and key management services.
 
 Room: images. Takes: the text of ``publicKeys``, ``secret`` or ``kms``, providers by
-scheme. Gives: PEM text. Next: key_secrets.py, images/verifier.py. May touch: what a
-provider may.
+scheme. Gives: PEM text. Next: key_secrets.py, images/verifier.py. May touch: the
+network through a provider.
 Source: docs/behaviour/images 1.2 (references); docs/differences.md.
 
-SAFETY: upstream opens files, environment variables and URLs that the author of a
-policy names. Here a reference is followed by the provider of its scheme or not at all;
-images/keys.py then says why.
+SAFETY: upstream reads files, environment variables and URLs chosen by the author of a
+policy. Here only the provider for its scheme resolves a reference. Without a provider,
+images/keys.py reports an error.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,20 +16,18 @@ from typing import Final, TypeAlias
 from kyverno_mp.errors import DependencyError, ExpressionFailed
 
 KeyProvider: TypeAlias = Callable[[str, str | None, int], str]
-"""Takes a reference, the namespace of the namespaced policy that has it (None: a
-cluster policy has it) and a deadline; returns the key as PEM.
-
-Raises: ExpressionFailed, DependencyError.
+"""Takes a reference, the namespace of a namespaced policy (None: a cluster policy) and
+a deadline; returns the key as PEM. Raises: ExpressionFailed, DependencyError.
 """
 KeyProviders: TypeAlias = Mapping[str, KeyProvider]
-"""By scheme: ``k8s``, ``awskms``, ``gcpkms``, ..."""
+"""Providers by scheme: ``k8s``, ``awskms``, ``gcpkms``, ..."""
 NO_PROVIDERS: Final[KeyProviders] = {}
 
 
 def referenced_key(
     text: str, tenant: str | None, providers: KeyProviders, deadline_ns: int
 ) -> str:
-    """Return the key that a provider reads; any other text is returned unchanged.
+    """Return the key from the reference's provider; return other text unchanged.
 
     ``tenant``: the namespace of the namespaced policy that has the reference, None for
     a cluster policy. Raises: ExpressionFailed, DependencyError.
