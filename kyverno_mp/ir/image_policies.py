@@ -51,7 +51,8 @@ class TufIR(msgspec.Struct, frozen=True, array_like=True):
 class CosignIR(msgspec.Struct, frozen=True, array_like=True):
     """``cosign``. ``identities`` None: not keyless.
 
-    An identity is (subject, its expression, issuer, its expression).
+    An identity is (subject, its pattern, issuer, its pattern). ``subjects``: for each
+    identity the expression that computes the pattern of its subject, or None.
     """
 
     key: TextIR | None = None
@@ -66,6 +67,11 @@ class CosignIR(msgspec.Struct, frozen=True, array_like=True):
     log: LogIR | None = None
     tuf: TufIR | None = None
     annotations: tuple[tuple[str, str], ...] = ()
+    subjects: tuple[Expression | None, ...] = ()
+    extensions: tuple[tuple[str, str], ...] = ()
+    """Extensions that the certificate must have, by name or object identifier."""
+    trusted_root: TextIR | None = None
+    """The trusted root as JSON; None: that of the TUF repository."""
 
 
 class NotaryIR(msgspec.Struct, frozen=True, array_like=True):

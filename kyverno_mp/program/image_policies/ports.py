@@ -32,6 +32,7 @@ class CosignQuery(NamedTuple):
 
     ``log`` None: a signature needs a log entry of the trust root's logs. Signatures are
     in ``repository``, "" = that of the image, under a tag with ``tag_prefix``.
+    ``trusted_root``: JSON that replaces the TUF repository, None = the repository's.
     """
 
     key: str | None = None
@@ -46,6 +47,7 @@ class CosignQuery(NamedTuple):
     log: LogTerms | None = None
     tuf: TufQuery | None = None
     annotations: tuple[tuple[str, str], ...] = ()
+    trusted_root: str | None = None
 
 
 class NotaryQuery(NamedTuple):
