@@ -64,11 +64,12 @@ def compile_policy(
 ) -> CompiledPolicy:
     """Compile the policy; raises PolicyInvalid naming policy, rule and reason.
 
-    ``exceptions``: all in force; those that do not name the policy are ignored.
-    ``known_as``: its name in exceptions, if that is not the key. ``verifies``: the
-    caller verifies images; without it, rules with verifyImages are not evaluated.
-    ``unusable``: takes exceptions that take too many steps, which then exempt nothing,
-    and why; None: the policy is refused for them.
+    ``exceptions``: all PolicyExceptions; only those that name the policy are used.
+    ``known_as``: the policy's name in exceptions, if it differs from the key.
+    ``verifies``: the caller verifies images; otherwise verifyImages rules are not
+    evaluated. ``unusable``: receives the exceptions that take too many steps, with the
+    reason; they exempt nothing. If it is None, such an exception makes the compilation
+    fail.
     Cost: about a millisecond for a policy of two rules with autogen.
     """
     exempting = [
@@ -95,7 +96,7 @@ def compile_policy(
 def _invalid(
     document: AnyPolicy, rule: Rule, error: ExpressionInvalid
 ) -> PolicyInvalid:
-    """Add the location to the error: policy, original rule, field and column."""
+    """Add the policy, the original rule, the field and the column to the error."""
     named = [one.name for one in document.spec.rules]
     bare = rule.name.removeprefix("autogen-cronjob-").removeprefix("autogen-")
     written = rule.name if rule.name in named else bare
@@ -109,7 +110,7 @@ def _invalid(
 
 
 def _computed(document: AnyPolicy) -> list[RuleOfKinds]:
-    """Return the rules in execution order; validation has its own autogen expansion.
+    """Return the rules in execution order; autogen for validation differs.
 
     KYVERNO: the autogen annotation ``all`` affects only the other rule types
     (docs/behaviour/engine 2.1).
@@ -150,7 +151,7 @@ def _policy(document: AnyPolicy, rules: Sequence[RuleIR]) -> PolicyIR:
 
 
 def _action(action: str | None, overrides: Iterable[FailureActionOverride]) -> ActionIR:
-    """KYVERNO: the deprecated lower-case values are also accepted (engine 6.9)."""
+    """KYVERNO: the deprecated lower-case actions are also accepted (engine 6.9)."""
     return ActionIR(
         (action or "").capitalize(),
         tuple(
@@ -179,8 +180,8 @@ def _rule(
     built = RuleIR(
         name=rule.name,
         rule_type=types[0] if types else "",
-        # Of several faulty expressions the first is reported, so the order counts:
-        # body, context, preconditions.
+        # The first faulty expression is reported, so the order matters: body, context,
+        # preconditions.
         validate=build_validate(validate) if validate is not None else None,
         mutate=(
             build_mutate(rule, mutate)
@@ -231,7 +232,7 @@ def _rule(
     return msgspec.structs.replace(built, effects=effects_of(built))
 
 
-# PERF: start of the command line, which rarely needs CEL.
+# PERF: imported late for a fast start of the command line, which rarely needs CEL.
 
 
 def _match_conditions(
@@ -257,7 +258,7 @@ def _cel_preconditions(
 def _exceptions(
     documents: Iterable[PolicyException], unusable: dict[str, str] | None
 ) -> tuple[ExceptionIR, ...]:
-    """Compile the exceptions from one rule, each with steps of its own.
+    """Compile the exceptions to one rule, each with a separate budget.
 
     Raises: ExpressionInvalid, PolicyInvalid.
     """

@@ -4,9 +4,9 @@ Room: expr. Takes: steps, which the parsers, checkers and compilers charge befor
 work. Gives: CompileBudget, spend, for_exception. Next: leader/policy_store.py and
 webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
 
-A step stands for about four microseconds. Steps do not depend on the machine: a policy
-is rejected everywhere or nowhere. Parsers also run for requests; there no limit is set,
-and charging costs one look-up.
+A step stands for about four microseconds. The number of steps does not depend on the
+machine, so a policy is rejected on every machine or on none. Parsers also run for
+requests; then no limit is set, and charging costs one look-up.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,8 @@ from kyverno_mp.limits import (
 TOO_COSTLY: Final = "policy.too_costly"
 """The error code of a policy that exceeds its steps."""
 EXCEPTION_TOO_COSTLY: Final = "exception.too_costly"
-"""The error code of a PolicyException that exceeds its steps, or gets none."""
+"""The error code of a PolicyException that exceeds its steps, or for which no steps are
+left."""
 
 
 def _nothing() -> None:
@@ -51,13 +52,14 @@ class CompileBudget:
         self._next = 0
         self.steps = 0
         self.exception_steps = 0
-        """Those of the exceptions from the policy, which are no steps of its own."""
+        """The steps of the exceptions from the policy, which do not count as the
+        policy's."""
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
 
-        All later calls raise, too: code that handles the error as a fault of one
-        expression gets it again at the next expression.
+        All later calls raise, too, so code that treats the error as a fault of one
+        expression gets the error again at the next expression.
         """
         self.steps += steps
         if self.steps > self._limit:
@@ -74,7 +76,7 @@ class CompileBudget:
     def exception_budget(self) -> "CompileBudget":
         """Return the budget of one exception from this policy.
 
-        Raises: PolicyInvalid if the other exceptions have left none.
+        Raises: PolicyInvalid if the other exceptions have used up all steps.
         """
         left = COMPILE_EXCEPTIONS_STEPS_MAX - self.exception_steps
         if left <= 0:
@@ -122,10 +124,9 @@ def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
 
 @contextmanager
 def for_exception() -> Iterator[None]:
-    """Charge one exception from the policy that is being compiled, if there is one.
+    """Charge an exception from the policy that is being compiled, if any.
 
-    The policy's own steps stay as they are. Raises: PolicyInvalid
-    (exception.too_costly).
+    The policy's own steps do not change. Raises: PolicyInvalid (exception.too_costly).
     """
     policy = _CURRENT.get()
     if policy is None:
@@ -134,7 +135,7 @@ def for_exception() -> Iterator[None]:
     own = policy.exception_budget()
     try:
         with bounded(own):
-            # An exception without conditions takes time, too.
+            # Even an exception without conditions takes time.
             spend()
             yield
     finally:
@@ -142,7 +143,7 @@ def for_exception() -> Iterator[None]:
 
 
 def spend(steps: int = 1) -> None:
-    """Count steps of the policy that is being compiled, if there is one.
+    """Count steps of the policy that is being compiled, if any.
 
     Raises: PolicyInvalid (policy.too_costly), and the exceptions of ``check_clock``.
     """

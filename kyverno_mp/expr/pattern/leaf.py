@@ -39,8 +39,8 @@ _INFINITY: Final = float("inf")
 def match_leaf(value: Json, pattern: Json) -> bool:
     """Return whether a value satisfies a pattern value known only at run time.
 
-    A map as pattern matches any map; a list as pattern or as value never matches. The
-    rule "every element of a list" is part of compile_leaf.
+    A map as the pattern matches any map; a list as the pattern or the value never
+    matches. Only compile_leaf tests every element of a list.
     """
     kind = type(pattern)
     if kind is dict:
@@ -193,7 +193,7 @@ def _compile_text(pattern: str, alternatives: tuple[tuple[Term, ...], ...]) -> C
 
 
 def _dispatch(scalar: _Scalar) -> Check:
-    # A closure that called itself would be a reference cycle, see matching/rule_ref.
+    # A closure that calls itself would be a reference cycle, see matching/rule_ref.
     text = scalar.text
 
     def match_text_pattern(value: Json) -> bool:
@@ -208,7 +208,7 @@ def _dispatch(scalar: _Scalar) -> Check:
 
 
 def _matches(scalar: _Scalar, value: Json) -> bool:
-    """Test what is no list."""
+    """Test a value that is not a list."""
     kind = type(value)
     if kind is str:
         return scalar.text(value)
@@ -227,7 +227,7 @@ def _text_test(
     rows: list[list[Comparer]],
 ) -> Callable[[str], bool]:
     # PERF: perf/micro/patterns.py - most patterns are lists of literal names, which
-    # become one set look-up.
+    # compile to one set look-up.
     literals = {pattern}
     tests: list[Callable[[str], bool]] = []
     for terms, row in zip(alternatives, rows, strict=True):

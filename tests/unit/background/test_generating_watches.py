@@ -3,6 +3,7 @@
 A failure means: a policy writes without end, or clones outlive their source.
 """
 
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from kyverno_mp.background.objects.written import Written
+from kyverno_mp.errors import DependencyError
 from kyverno_mp.kube.pool import Pool
 from kyverno_mp.kube.resource import core
 from kyverno_mp.kube.rest import Call, Client
@@ -36,7 +38,7 @@ from tests.unit.background.world import (
     requests_left,
     stored,
 )
-from tests.unit.kube.fake_api import FakeApi
+from tests.unit.kube.fake_api import FakeApi, wait_for
 
 Json = Any
 RANDOM = DATA.replace('annotations["value"]', 'annotations["value"] + random()')
@@ -60,10 +62,31 @@ class LateAnswers(Client):
         return answer
 
 
-def settled(one: Term) -> bool:
-    """Do what is due for a while; return whether it came to an end."""
+class HeldLists(Client):
+    """Answers the watch of ConfigMaps when ``opened`` is set, or refuses it."""
+
+    def __init__(self, api: FakeApi, *, refuses: bool = False) -> None:
+        super().__init__(Pool(api.access), "held")
+        api.clients.append(self)
+        self.opened = threading.Event()
+        self.refuses = refuses
+
+    def call(self, call: Call, deadline_ns: int = 0) -> bytes:
+        if threading.current_thread().name == "informer-configmaps":
+            if self.refuses:
+                raise DependencyError("kube.forbidden", "not allowed")
+            assert self.opened.wait(60)
+        return super().call(call, deadline_ns)
+
+
+def settled(one: Term, *, is_watching: bool = True) -> bool:
+    """Do what is due for a while; return whether it came to an end.
+
+    ``is_watching``: the watches of what was generated can list it.
+    """
     for _ in range(ROUNDS):
-        one.catch_up()
+        if is_watching:
+            one.catch_up()
         one.background.adopt()
         done = one.background.policy_controllers.work_due()
         if not done + one.background.controllers.work_due():
@@ -211,6 +234,41 @@ def test_a_source_that_goes_before_its_clone_is_seen(api: FakeApi) -> None:
         one.settle()
     assert content(api, CLONE) == "1"
     assert stored(api, OTHER_CLONE) is None
+
+
+def test_a_change_before_the_first_list_of_a_watch_is_reverted(api: FakeApi) -> None:
+    """It was too late for the comparison, and too early for the watch."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    client = HeldLists(api)
+    with held(api, client=client) as one:
+        for informer in one.informers:
+            wait_for(lambda informer=informer: informer.synced)
+        assert settled(one, is_watching=False)
+        raw = stored(api, OUT)
+        assert raw is not None
+        api.put(OUT, **{**raw, "data": {"from": "hand"}})
+        client.opened.set()
+        one.settle()
+    assert content(api) == "1"
+
+
+def test_a_watch_that_cannot_list_holds_nothing_up(api: FakeApi) -> None:
+    """What was changed while no pool ran would stay."""
+    policy(api)
+    with held(api) as one:
+        generated(api, one)
+    raw = stored(api, OUT)
+    assert raw is not None
+    api.put(OUT, **{**raw, "data": {"from": "hand"}})
+    with held(api, client=HeldLists(api, refuses=True)) as one:
+        one.background.adopt()
+        watches = one.background.generating.watches
+        wait_for(lambda: any(informer.failures >= 3 for informer in watches.informers))
+        one.time.now_s += 10
+        assert settled(one, is_watching=False)
+    assert content(api) == "1"
 
 
 def test_clones_stay_with_their_sources(api: FakeApi) -> None:

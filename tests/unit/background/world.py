@@ -100,8 +100,10 @@ class Term:
             self.background.adopt()
             done = self.background.policy_controllers.work_due()
             done += self.background.controllers.work_due()
-            if not done:
+            watches = self.background.generating.watches
+            if not done and not watches._awaited:
                 return
+            wait_for(lambda: not watches._awaited)  # noqa: B023 - in this round
 
     def pass_s(self, seconds: float) -> None:
         """Let time pass, step by step, and do what becomes due."""
