@@ -594,7 +594,7 @@ def test_numbers_of_an_object_that_no_rule_changes(
         assert text in other
 
 
-CLEANUP = """
+STAYING = """
 apiVersion: kyverno.io/v2
 kind: ClusterCleanupPolicy
 metadata: {name: old}
@@ -607,7 +607,7 @@ spec:
 
 def test_an_object_that_stays_is_a_failure(command: Command, tmp_path: Path) -> None:
     """As the real program, also with --audit-warn."""
-    (tmp_path / "p.yaml").write_text(CLEANUP)
+    (tmp_path / "p.yaml").write_text(STAYING)
     (tmp_path / "r.yaml").write_text(pod("a"))
     given = ("apply", tmp_path / "p.yaml", "-r", tmp_path / "r.yaml")
     for more in ((), ("--audit-warn",)):
