@@ -767,6 +767,10 @@ IMAGE_TIMESTAMP_BYTES_MAX = 64 * 1024
 IMAGE_TRUST_BYTES_MAX = 5 * 1024 * 1024
 """One file of a TUF repository: the limit for targets metadata of python-tuf."""
 
+IMAGE_TRUSTED_ROOT_BYTES_MAX = 1024 * 1024
+"""A trusted root within an ImageValidatingPolicy: upstream's own limit. Sigstore's has
+7 KiB."""
+
 IMAGE_TRUST_FILES_MAX = 100
 """Files read from a TUF repository: keys and certificates. Sigstore has ten."""
 
