@@ -658,6 +658,10 @@ SERVICE_ADDRESSES_MAX = 16
 WEBHOOK_TIMEOUT_S_MAX = 30
 """timeoutSeconds of a webhook: a limit of the API server."""
 
+CERTIFICATE_KEYS_KEPT_MAX = 4
+"""Parsed private keys that a replica keeps: those of the authority and of the server,
+each before and after a renewal."""
+
 FINE_GRAINED_KEPT_MAX = 1024
 """Policies with their own webhook path that a worker remembers after their deletion."""
 
