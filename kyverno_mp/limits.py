@@ -1042,6 +1042,11 @@ REPORTS_EVENTS_RULES_MAX = 4_096
 """Rules whose budget is remembered; 200 bytes each. One that is forgotten begins with a
 full budget."""
 
+REPORTS_EVENTS_OBJECTS_MAX = 4_096
+"""Pairs of an object and a policy with image rules and other rules for which the pool
+waits until both are evaluated, 500 bytes each, if successes become Events. The Event of
+a forgotten pair is dropped and counted."""
+
 POOL_OBSERVATIONS_MAX = 10_000
 """Observations of histograms between two writes of a pool's page, some hundred
 milliseconds apart; a pool makes a few hundred a second."""
