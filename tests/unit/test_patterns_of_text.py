@@ -79,7 +79,7 @@ class _Writer:
             is_within = before < self._long_at <= self._at
             if is_long:
                 return text * int(min(int(most), self._times))
-            return text * max(least, 1 if is_within else 0)
+            return text * max(int(least), int(is_within))
         if op in _GROUPS:
             if op is ops.ASSERT and argument[0] < 0:
                 self.write(argument[1])

@@ -163,12 +163,6 @@ class Watches:
             self._awaited.add(policy)
             return True
 
-    @property
-    def awaited(self) -> frozenset[str]:
-        """The policies whose kinds still have to be listed."""
-        with self._lock:
-            return frozenset(self._awaited)
-
     def listed(self) -> None:
         """Call ``on_listed`` for each awaited policy whose kinds are listed now."""
         with self._lock:

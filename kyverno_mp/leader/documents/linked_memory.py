@@ -1,12 +1,12 @@
-"""Keep the linked policies of each namespace within a budget of memory.
+"""Keep the linked policies of each namespace within a memory budget.
 
-Room: leader. Takes: the policies in force. Gives: those to publish instead of them, and
+Room: leader. Takes: the policies in force. Gives: their replacements to publish, and
 their status. Next: leader/policy_store.py. May touch: nothing outside its arguments.
 Source: docs/architecture.md 1 (promise 4); limits.LINKED_NAMESPACE_BYTES_MAX.
 
-Small policies come first, then the order of their names: what a tenant adds affects
-only larger policies of the same namespace, and all replicas decide alike. Cluster
-policies have no budget.
+Policies are sorted by size, then by name. A policy that a tenant adds affects only
+larger policies of the same namespace, and all replicas decide alike. Cluster policies
+have no budget.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _RULES_FAIL = "; its rules are errors where they match"
 
 
 class Unlinked(NamedTuple):
-    """A policy that is not linked: what is published, if anything, and its status."""
+    """A policy that is not linked: its replacement, if any, and its status."""
 
     encoded: EncodedPolicy | None
     status: PolicyStatus
@@ -43,14 +43,14 @@ class _Weighed:
         self._instead: tuple[EncodedPolicy | None] | None = None
 
     def instead(self) -> EncodedPolicy | None:
-        """Return what is published of it if it is not linked, made once."""
+        """Return the cached replacement to publish if the policy is not linked."""
         if self._instead is None:
             self._instead = (unlinked(self.encoded, self._kind),)
         return self._instead[0]
 
 
 class LinkedMemory:
-    """The budgets of all namespaces; weighs each version of a policy once."""
+    """The budgets of all namespaces; each version of a policy is weighed once."""
 
     def __init__(self) -> None:
         self._weighed: dict[Key, _Weighed] = {}
