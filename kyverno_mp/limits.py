@@ -825,7 +825,10 @@ REGISTRY_SESSIONS_MAX = 256
 
 REGISTRY_HOSTS_MAX = 64
 """Registries, with their token services and storage, to which one process keeps
-connections. The authors of Pods choose the hosts."""
+connections, because the authors of Pods choose the names. Above it, connections to the
+least recently used registry without a call are closed, and its next call opens a new
+one. Scans also remember this many outages; above it, they forget the oldest and call
+that registry again."""
 
 REGISTRY_CALLS_PER_HOST_MAX = 8
 """Concurrent calls of one process to one registry, and at most half of its threads for
