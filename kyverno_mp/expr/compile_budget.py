@@ -1,18 +1,19 @@
 """Limit the work of parsing and compiling one policy.
 
 Room: expr. Takes: steps, which the parsers, checkers and compilers charge before the
-work. Gives: CompileBudget, spend, for_exception. Next: leader/policy_store.py and
-webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
+work. Gives: CompileBudget, spend, for_exception, in_turn. Next: leader/policy_store.py
+and webhook/policy_review.py set the limit. May touch: nothing outside its arguments.
 
 A step stands for about four microseconds. Steps do not depend on the machine: a policy
 is rejected everywhere or nowhere. Parsers also run for requests; there no limit is set,
 and charging costs one look-up.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Final
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeVar
 
 from kyverno_mp.errors import PolicyInvalid
 from kyverno_mp.limits import (
@@ -27,6 +28,8 @@ TOO_COSTLY: Final = "policy.too_costly"
 EXCEPTION_TOO_COSTLY: Final = "exception.too_costly"
 """The error code of a PolicyException that exceeds its steps, or gets none."""
 
+_Item = TypeVar("_Item")
+
 
 def _nothing() -> None:
     """Check nothing."""
@@ -39,7 +42,14 @@ class CompileBudget:
     raises ends the compilation.
     """
 
-    __slots__ = ("_check_clock", "_limit", "_next", "exception_steps", "steps")
+    __slots__ = (
+        "_check_clock",
+        "_limit",
+        "_next",
+        "_steps_by_namespace",
+        "exception_steps",
+        "steps",
+    )
 
     def __init__(
         self,
@@ -52,6 +62,7 @@ class CompileBudget:
         self.steps = 0
         self.exception_steps = 0
         """Those of the exceptions from the policy, which are no steps of its own."""
+        self._steps_by_namespace: dict[str, int] = {}
 
     def spend(self, steps: int) -> None:
         """Count steps. Raises: PolicyInvalid if there are too many.
@@ -78,13 +89,18 @@ class CompileBudget:
         """
         left = COMPILE_EXCEPTIONS_STEPS_MAX - self.exception_steps
         if left <= 0:
-            raise PolicyInvalid(
-                EXCEPTION_TOO_COSTLY,
-                "the exceptions from the policy take more than"
-                f" {COMPILE_EXCEPTIONS_STEPS_MAX} steps to compile",
-            )
+            raise _none_left()
         steps_max = min(left, COMPILE_EXCEPTION_STEPS_MAX)
         return _ExceptionBudget(self._check_clock, steps_max)
+
+    def charge_exception(self, namespace: str, steps: int) -> None:
+        """Count the steps of an exception of this namespace."""
+        self.exception_steps += steps
+        self._steps_by_namespace[namespace] = self.spent_by(namespace) + steps
+
+    def spent_by(self, namespace: str) -> int:
+        """Return the steps that the exceptions of a namespace have taken."""
+        return self._steps_by_namespace.get(namespace, 0)
 
     def _exceeded(self) -> PolicyInvalid:
         return PolicyInvalid(
@@ -107,6 +123,14 @@ class _ExceptionBudget(CompileBudget):
         )
 
 
+def _none_left() -> PolicyInvalid:
+    return PolicyInvalid(
+        EXCEPTION_TOO_COSTLY,
+        "the exceptions from the policy take more than"
+        f" {COMPILE_EXCEPTIONS_STEPS_MAX} steps to compile",
+    )
+
+
 _CURRENT: ContextVar[CompileBudget | None] = ContextVar("budget", default=None)
 
 
@@ -121,10 +145,11 @@ def bounded(budget: CompileBudget) -> Iterator[CompileBudget]:
 
 
 @contextmanager
-def for_exception() -> Iterator[None]:
+def for_exception(namespace: str = "", copies: int = 1) -> Iterator[None]:
     """Charge one exception from the policy that is being compiled, if there is one.
 
-    The policy's own steps stay as they are. Raises: PolicyInvalid
+    ``copies``: rules that get what is compiled; each is charged as if it were compiled
+    again. The policy's own steps do not change. Raises: PolicyInvalid
     (exception.too_costly).
     """
     policy = _CURRENT.get()
@@ -137,8 +162,41 @@ def for_exception() -> Iterator[None]:
             # An exception without conditions takes time, too.
             spend()
             yield
+        more = own.steps * (copies - 1)
+        all_steps = policy.exception_steps + own.steps + more
+        if more and all_steps > COMPILE_EXCEPTIONS_STEPS_MAX:
+            raise _none_left()
+        policy.charge_exception(namespace, more)
     finally:
-        policy.exception_steps += own.steps
+        policy.charge_exception(namespace, own.steps)
+
+
+def in_turn(
+    given: Iterable[_Item],
+    namespace_of: Callable[[_Item], str],
+    order: Callable[[_Item], tuple[int, int]],
+) -> Iterator[_Item]:
+    """Yield the exceptions from a policy so that namespaces get equal shares of steps.
+
+    The next exception is from the namespace that has spent the fewest steps, and is its
+    first one by ``order``. Without a budget they are yielded as given.
+    """
+    policy = _CURRENT.get()
+    if policy is None:
+        yield from given
+        return
+    waiting: dict[str, list[_Item]] = {}
+    for one in given:
+        waiting.setdefault(namespace_of(one), []).append(one)
+    for queue in waiting.values():
+        queue.sort(key=order, reverse=True)
+    turns = [(policy.spent_by(namespace), namespace) for namespace in waiting]
+    heapify(turns)
+    while turns:
+        _, namespace = heappop(turns)
+        yield waiting[namespace].pop()
+        if waiting[namespace]:
+            heappush(turns, (policy.spent_by(namespace), namespace))
 
 
 def spend(steps: int = 1) -> None:

@@ -85,13 +85,15 @@ class EncodedPolicy(msgspec.Struct, frozen=True, array_like=True):
     ``content`` is the record of the policy and those of its rules, joined by
     ``pack_parts``; ``entries`` has one tuple for each rule. ``is_cel``: a policy of
     policies.kyverno.io, whose one record is that of its kind and whose keys name
-    resources, not kinds.
+    resources, not kinds. ``exceptions``: the keys of the PolicyExceptions in it, each
+    with the memory that it takes linked, by estimate.
     """
 
     key: str
     content: bytes
     entries: tuple[tuple[IndexEntryIR, ...], ...]
     is_cel: bool = False
+    exceptions: tuple[tuple[str, int], ...] = ()
 
 
 def pack_parts(parts: Sequence[bytes]) -> bytes:
